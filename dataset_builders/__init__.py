@@ -1,0 +1,1 @@
+"""Builds corpora, synthetic queries, authorship graphs and training mixtures."""

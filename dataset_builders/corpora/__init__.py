@@ -1,0 +1,1 @@
+"""Corpora in the folder layout of this project."""

@@ -1,0 +1,1 @@
+"""Cards for datasets, models and adapters."""
