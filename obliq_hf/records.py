@@ -89,12 +89,12 @@ class Corpus:
             object.__setattr__(self, "titles", [""] * n)
         if not self.groups:
             object.__setattr__(self, "groups", [None] * n)
-        for name, column in [
-            ("texts", self.texts),
-            ("titles", self.titles),
-            ("groups", self.groups),
-            *self.metadata.items(),
-        ]:
+        columns: dict[str, list[Any]] = {
+            "texts": self.texts,
+            "titles": self.titles,
+            "groups": self.groups,  # type: ignore[dict-item]
+        }
+        for name, column in [*columns.items(), *self.metadata.items()]:
             if len(column) != n:
                 raise DataError(f"corpus column {name!r} has {len(column)} rows for {n} ids")
         if len(self.row) != n:

@@ -250,9 +250,13 @@ def read_task_data(
             for q in kept.ids
             if q in listed
         }
-        clash = [(q, d) for q, ds in excluded.items() for d in ds if basis.get(q, {}).get(d, 0) > 0]
+        clash = [(q, d) for q, ds in excluded.items() for d in ds if known.get(q, {}).get(d, 0) > 0]
         if clash:
-            left_out["positive judgments of excluded documents"] = len(clash)
+            logger.warning(
+                "%s, task %s: %d positive judgments name a document excluded for their query "
+                "(first: %r); they stay in the judgments and can never be found",
+                *(root, name, len(clash), clash[0]),
+            )
     for reason, count in left_out.items():
         logger.info("%s, task %s, split %s: %d %s left out", root, name, split, count, reason)
     return TaskData(
