@@ -92,7 +92,7 @@ class Corpus:
         columns: dict[str, list[Any]] = {
             "texts": self.texts,
             "titles": self.titles,
-            "groups": self.groups,  # type: ignore[dict-item]
+            "groups": self.groups,
         }
         for name, column in [*columns.items(), *self.metadata.items()]:
             if len(column) != n:
