@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from obliq_hf.errors import ObliqError
+from training_recipes.stages import Stage, StageRunner, run_lock
+
+
+def build(folder, log, *, knob=1, fail=None):
+    def work(name, outputs):
+        def run():
+            log.append(name)
+            for output in outputs:
+                (folder / output).mkdir(exist_ok=True)
+                (folder / output / "result").write_text(f"{name} {knob}", encoding="utf-8")
+            if fail == name:
+                raise RuntimeError("stopped half-way")
+
+        return run
+
+    return StageRunner(
+        folder,
+        [
+            Stage("corpus", ("corpus",), {}, (), work("corpus", ("corpus",))),
+            Stage("graph", ("graph",), {"k": knob}, ("corpus",), work("graph", ("graph",))),
+            Stage("queries", ("queries",), {}, ("corpus",), work("queries", ("queries",))),
+            Stage("train", ("model",), {}, ("graph", "queries"), work("train", ("model",))),
+        ],
+    )
+
+
+def test_a_second_run_finds_every_result(tmp_path):
+    log: list[str] = []
+    assert build(tmp_path, log).run() == ["corpus", "graph", "queries", "train"]
+    assert build(tmp_path, log).run() == []
+    assert log == ["corpus", "graph", "queries", "train"]
+
+
+def test_deleting_a_folder_runs_that_stage_and_those_built_on_it(tmp_path):
+    build(tmp_path, []).run()
+    shutil.rmtree(tmp_path / "graph")
+    assert build(tmp_path, []).run() == ["graph", "train"]
+
+
+def test_a_truncated_file_is_not_taken_for_a_result(tmp_path):
+    build(tmp_path, []).run()
+    (tmp_path / "queries" / "result").write_text("", encoding="utf-8")
+    assert build(tmp_path, []).run() == ["queries", "train"]
+
+
+def test_a_changed_setting_runs_its_stage_and_those_built_on_it(tmp_path):
+    build(tmp_path, []).run()
+    assert build(tmp_path, [], knob=2).run() == ["graph", "train"]
+
+
+def test_a_failed_stage_keeps_its_partial_result_for_the_same_settings_only(tmp_path):
+    with pytest.raises(RuntimeError):
+        build(tmp_path, [], fail="graph").run()
+    (tmp_path / "graph" / "partial").write_text("kept", encoding="utf-8")
+    assert build(tmp_path, []).run(until="graph") == ["graph"]
+    assert (tmp_path / "graph" / "partial").exists()
+    with pytest.raises(RuntimeError):
+        build(tmp_path, [], knob=2, fail="graph").run()
+    assert not (tmp_path / "graph" / "partial").exists()
+
+
+def test_old_results_are_never_joined_to_new_inputs_after_an_interruption(tmp_path):
+    build(tmp_path, []).run()
+    shutil.rmtree(tmp_path / "graph")
+    build(tmp_path, []).run(until="graph")
+    assert build(tmp_path, []).run() == ["train"]
+
+
+def test_stages_out_of_order_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="out of order"):
+        StageRunner(tmp_path, [Stage("b", ("b",), {}, ("a",), lambda: None)])
+
+
+def test_a_second_process_is_told_that_the_folder_is_in_use(tmp_path):
+    with run_lock(tmp_path):
+        code = (
+            "import sys, pathlib; from training_recipes.stages import run_lock\n"
+            "with run_lock(pathlib.Path(sys.argv[1])): pass"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+        )
+    assert "in use by another process" in done.stderr
+    with run_lock(tmp_path):
+        pass
+
+
+def test_the_lock_is_free_again_after_a_kill(tmp_path):
+    code = textwrap.dedent(
+        """
+        import sys, time, pathlib
+        from training_recipes.stages import run_lock
+        with run_lock(pathlib.Path(sys.argv[1])):
+            print("held", flush=True)
+            time.sleep(60)
+        """
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(ObliqError, match="in use"), run_lock(tmp_path):
+        pass
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    with run_lock(tmp_path):
+        pass
