@@ -14,7 +14,6 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
@@ -22,6 +21,7 @@ from obliq_hf.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 __all__ = ["Stage", "StageRunner", "run_lock"]
 
