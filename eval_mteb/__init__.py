@@ -1,0 +1,35 @@
+"""Evaluation through the MTEB harness: tasks, benchmarks, models, baselines, statistics, reports.
+
+Nothing heavy is imported until a name is used::
+
+    import mteb, eval_mteb
+    results = mteb.evaluate(model, eval_mteb.OBLIQ_BENCH)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "folder_task": "eval_mteb.tasks",
+    "load_encoder": "eval_mteb.models",
+    "model_fingerprint": "eval_mteb.models",
+    "EncoderSearch": "eval_mteb.dense",
+    "register": "eval_mteb.registry",
+    "evaluate_folder": "eval_mteb.evaluation",
+    "evaluate_system": "eval_mteb.evaluation",
+    "write_report": "eval_mteb.report",
+}
+
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})

@@ -1,0 +1,1 @@
+"""Systems to compare with, each an mteb search model."""

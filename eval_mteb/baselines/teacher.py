@@ -1,0 +1,75 @@
+"""The frozen teacher itself as an mteb search model."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from eval_mteb.dense import VectorSearch, document_texts
+from eval_mteb.models import local_meta
+from eval_mteb.vectors import check_vectors, encode_blocks, stored_vectors
+from obliq_hf.errors import ObliqError
+from obliq_hf.files import content_hash
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mteb.models.model_meta import ModelMeta
+
+    from obliq_hf.teachers import Teacher
+
+__all__ = ["TeacherSearch"]
+
+
+class TeacherSearch(VectorSearch):
+    """Search by the vectors of a frozen teacher; queries and documents are encoded alike.
+
+    Args:
+        teacher: The teacher.
+        vectors: A folder that keeps its document vectors between evaluations.
+    """
+
+    def __init__(self, teacher: Teacher, *, vectors: Path | None = None) -> None:
+        super().__init__()
+        self.teacher = teacher
+        self.vectors = vectors
+
+    @property
+    def mteb_model_meta(self) -> ModelMeta:
+        """Named after the teacher."""
+        return local_meta(
+            f"teacher-{self.teacher.name}".replace("/", "-"),
+            self.teacher.fingerprint[:40],
+            model_type=["dense"],
+            framework=["NumPy"],
+            use_instructions=False,
+        )
+
+    def index(self, corpus: Any, *, task_metadata: Any, **kwargs: Any) -> None:
+        """Encode the documents, or find their vectors."""
+        self.ids = list(corpus["id"])
+        self.row = {document: i for i, document in enumerate(self.ids)}
+        texts = document_texts(corpus)
+        if not texts:
+            raise ObliqError(f"{task_metadata.name}: the corpus holds no documents")
+        what = f"{self.teacher.name}: documents"
+        start = time.perf_counter()
+        if self.vectors is None:
+            self.documents = encode_blocks(self.teacher.encode, texts, what=what)
+        else:
+            key = content_hash(self.teacher.fingerprint, texts)[:40]
+            self.documents, _ = stored_vectors(
+                self.vectors, key, texts, self.teacher.encode, what=what
+            )
+        self.seconds["encode documents"] = time.perf_counter() - start
+
+    def search(
+        self, queries: Any, *, top_k: int, top_ranked: Any = None, **kwargs: Any
+    ) -> dict[str, dict[str, float]]:
+        """Encode the queries and rank the documents each may retrieve."""
+        start = time.perf_counter()
+        vectors = check_vectors(
+            self.teacher.encode(list(queries["text"])), 0, f"{self.teacher.name}: queries"
+        )
+        self.seconds["encode queries"] = time.perf_counter() - start
+        return self.rank(list(queries["id"]), vectors, top_k=top_k, top_ranked=top_ranked)

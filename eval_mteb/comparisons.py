@@ -1,0 +1,217 @@
+"""Paired differences between systems: intervals, permutation tests, Holm over tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from obliq_hf.errors import ObliqError
+from obliq_hf.metrics import bootstrap_ci, holm, paired_bootstrap, permutation_test
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eval_mteb.results import Scores, TaskResults
+
+__all__ = [
+    "METRICS",
+    "SMALL",
+    "compare_folders",
+    "compare_systems",
+    "default_pairs",
+    "difference",
+    "interval",
+]
+
+METRICS = ("ndcg_at_10", "ndcg_at_50", "recall_at_10", "recall_at_50", "recall_at_100")
+"""The metrics reported."""
+
+SMALL = 50
+"""Below so many queries a report says that it can only see large differences."""
+
+_PAIRS = (
+    ("student", "base"),
+    ("student", "teacher"),
+    ("student", "bm25"),
+    ("fusion", "student"),
+    ("fusion", "teacher"),
+    ("teacher", "base"),
+)
+
+
+def default_pairs(systems: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs worth comparing: those of a training run, else every pair.
+
+    Returns:
+        ``(a, b)``, read as a − b.
+    """
+    found = [(a, b) for a, b in _PAIRS if a in systems and b in systems]
+    if found:
+        return found
+    names = list(systems)
+    return [(b, a) for i, a in enumerate(names) for b in names[i + 1 :]]
+
+
+def interval(
+    scores: Scores, *, groups: Mapping[str, str] | None = None, resamples: int, seed: int
+) -> list[float]:
+    """The 95 % interval of a mean as ``[lo, hi]``."""
+    low, high = bootstrap_ci(scores, groups=groups, resamples=resamples, seed=seed)
+    return [round(float(low), 6), round(float(high), 6)]
+
+
+def difference(
+    a: Scores,
+    b: Scores,
+    *,
+    groups: Mapping[str, str] | None = None,
+    resamples: int = 10_000,
+    seed: int = 0,
+    permutation: bool = False,
+) -> dict[str, Any]:
+    """The paired difference a − b with its 95 % interval and bootstrap p.
+
+    Args:
+        a: Query id -> value.
+        b: The same queries.
+        groups: Query id -> group; whole groups are resampled.
+        resamples: Bootstrap resamples.
+        seed: Their seed.
+        permutation: Add the p of a paired permutation test.
+
+    Returns:
+        ``delta``, ``ci95``, ``p``, ``n``, and ``permutation_p`` where asked.
+
+    Raises:
+        ObliqError: The two were not measured on the same queries.
+    """
+    found = paired_bootstrap(a, b, groups=groups, resamples=resamples, seed=seed)
+    row: dict[str, Any] = {
+        "delta": round(float(found.delta), 6),
+        "ci95": [round(float(found.lo), 6), round(float(found.hi), 6)],
+        "p": round(float(found.p), 6),
+        "n": int(found.n),
+    }
+    if permutation:
+        row["permutation_p"] = round(
+            float(permutation_test(a, b, resamples=resamples, seed=seed)), 6
+        )
+    return row
+
+
+def compare_systems(
+    results: Mapping[str, TaskResults],
+    *,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    metrics: Sequence[str] = METRICS,
+    resamples: int = 10_000,
+    seed: int = 0,
+    permutation: bool = True,
+) -> list[dict[str, Any]]:
+    """Compare systems of one evaluation on every task.
+
+    Args:
+        results: From :func:`eval_mteb.results.read_results`.
+        pairs: ``(a, b)`` for a − b; by default :func:`default_pairs`.
+        metrics: The metrics.
+        resamples: Bootstrap resamples.
+        seed: Their seed.
+        permutation: Add permutation tests, with Holm's correction over the tasks.
+
+    Returns:
+        Rows with ``task, a, b, metric, by, delta, ci95, p, n``; ``by`` is ``query``, or a column
+        such as ``author`` whose groups were resampled as wholes.
+    """
+    rows: list[dict[str, Any]] = []
+    for key, task in results.items():
+        for a, b in pairs if pairs is not None else default_pairs(list(task.systems)):
+            if a not in task.systems or b not in task.systems:
+                continue
+            for metric in metrics:
+                if metric not in task.systems[a].per_query:
+                    continue
+                left, right = task.systems[a].scores(metric), task.systems[b].scores(metric)
+                head = {"task": key, "a": a, "b": b, "metric": metric}
+                found = difference(
+                    left, right, resamples=resamples, seed=seed, permutation=permutation
+                )
+                rows.append({**head, "by": "query", **found})
+                for column, groups in task.groups.items():
+                    found = difference(left, right, groups=groups, resamples=resamples, seed=seed)
+                    rows.append({**head, "by": column, **found})
+    if permutation:
+        _correct(rows)
+    return rows
+
+
+def compare_folders(
+    first: Mapping[str, TaskResults],
+    second: Mapping[str, TaskResults],
+    *,
+    systems: tuple[str, str] | None = None,
+    metrics: Sequence[str] = METRICS,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Compare two evaluations, first − second, system by system under the same name.
+
+    Args:
+        first: One evaluation.
+        second: Another of the same tasks.
+        systems: One system of each, where the names differ.
+        metrics: The metrics.
+        resamples: Bootstrap resamples.
+        seed: Their seed.
+
+    Returns:
+        Rows as :func:`compare_systems` gives them.
+
+    Raises:
+        ObliqError: No task, or no system, in common; or a task that was not the same data.
+    """
+    common = [key for key in first if key in second]
+    if not common:
+        raise ObliqError(
+            f"the two evaluations have no task in common: {', '.join(first)} and "
+            f"{', '.join(second)}"
+        )
+    rows: list[dict[str, Any]] = []
+    for key in common:
+        one, two = first[key], second[key]
+        revisions = one.info.get("revision"), two.info.get("revision")
+        if revisions[0] != revisions[1]:
+            raise ObliqError(
+                f"task {key!r} was not the same data in both evaluations (revisions "
+                f"{str(revisions[0])[:12]} and {str(revisions[1])[:12]})"
+            )
+        if systems is not None:
+            pairs = [systems]
+        else:
+            pairs = [(name, name) for name in one.systems if name in two.systems]
+        for a, b in pairs:
+            if a not in one.systems or b not in two.systems:
+                continue
+            for metric in metrics:
+                if metric not in one.systems[a].per_query:
+                    continue
+                left, right = one.systems[a].scores(metric), two.systems[b].scores(metric)
+                head = {"task": key, "a": a, "b": b, "metric": metric}
+                found = difference(left, right, resamples=resamples, seed=seed, permutation=True)
+                rows.append({**head, "by": "query", **found})
+                for column, groups in one.groups.items():
+                    found = difference(left, right, groups=groups, resamples=resamples, seed=seed)
+                    rows.append({**head, "by": column, **found})
+    if not rows:
+        raise ObliqError("the two evaluations have no system in common; name one of each")
+    _correct(rows)
+    return rows
+
+
+def _correct(rows: list[dict[str, Any]]) -> None:
+    """Add Holm's correction of the permutation p over the tasks of one pair and metric."""
+    families: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["by"] == "query" and "permutation_p" in row:
+            families.setdefault((row["a"], row["b"], row["metric"]), []).append(row)
+    for family in families.values():
+        for row, p in zip(family, holm([r["permutation_p"] for r in family]), strict=True):
+            row["holm_p"] = round(float(p), 6)

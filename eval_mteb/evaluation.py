@@ -1,0 +1,481 @@
+"""Measuring systems on a folder's tasks, one folder of results per task and system.
+
+Results lie in ``<out>/<task>/<system>/``::
+
+    run.trec        the ranking, tab-separated
+    per_query.json  metric -> query id -> value
+    result.json     mteb's own result file
+    cost.json       seconds by phase, calls, tokens
+    system.json     what was measured: a finished system with the same content is not run again
+
+and beside the systems ``task.json`` and ``qrels.tsv``, so that reports and comparisons need
+neither the corpus nor the models.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mteb
+
+from eval_mteb.tasks import FolderRetrieval, ObliqRetrieval, folder_tasks
+from obliq_hf.errors import ObliqError, nearest
+from obliq_hf.files import atomic_path, content_hash, hash_files, read_json, safe_name, write_json
+from obliq_hf.metrics import per_query
+from obliq_hf.records import read_corpus, write_qrels
+from obliq_hf.search.runs import read_run, write_run
+from obliq_hf.task_data import available_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from obliq_hf.records import Queries
+    from obliq_hf.tasks import ObliqTask
+    from obliq_hf.teachers import Teacher
+
+__all__ = [
+    "SYSTEMS",
+    "System",
+    "bm25_system",
+    "encoder_system",
+    "evaluate_folder",
+    "evaluate_system",
+    "fusion_system",
+    "teacher_system",
+    "write_task_files",
+]
+
+logger = logging.getLogger(__name__)
+
+SYSTEMS = ("bm25", "teacher", "base", "student", "fusion")
+"""The systems of a training run's evaluation, in the order in which they are measured."""
+
+REPORTED_KS = (10, 50, 100)
+"""The cutoffs reported."""
+
+
+@dataclass(frozen=True)
+class System:
+    """Something to measure.
+
+    Attributes:
+        name: Its name in results; becomes a folder.
+        fingerprint: Its content; results under another fingerprint are not reused.
+        load: Task -> mteb model, called only where a result is missing.
+        about: What a report says about it.
+    """
+
+    name: str
+    fingerprint: str
+    load: Callable[[FolderRetrieval], Any]
+    about: str = ""
+
+
+def bm25_system(setting: str = "english", *, name: str = "bm25") -> System:
+    """BM25 with one stated tokeniser setting."""
+    from eval_mteb.baselines.bm25 import BM25Search
+
+    return System(
+        name,
+        BM25Search(setting).fingerprint,
+        lambda task: BM25Search(setting),
+        f"BM25, tokeniser setting {setting!r}",
+    )
+
+
+def teacher_system(teacher: Teacher, *, name: str = "teacher") -> System:
+    """The frozen teacher, searching by its own vectors."""
+    from eval_mteb.baselines.teacher import TeacherSearch
+
+    return System(
+        name,
+        content_hash(["teacher", teacher.fingerprint]),
+        lambda task: TeacherSearch(teacher, vectors=task.vectors),
+        f"the frozen teacher ({teacher.name})",
+    )
+
+
+def encoder_system(
+    name: str,
+    checkpoint: str | Path,
+    *,
+    tasks: Sequence[ObliqTask] = (),
+    prompts: Mapping[str, str] | None = None,
+    template: str | None = None,
+    max_length: int | None = None,
+    include_prompt: bool | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    about: str = "",
+) -> System:
+    """A dense encoder; the arguments are those of :func:`eval_mteb.models.load_encoder`."""
+    from eval_mteb.models import load_encoder
+    from obliq_hf.encoder import embedded_model_path
+
+    folder = Path(embedded_model_path()) if str(checkpoint) == "embedded" else Path(checkpoint)
+    if folder.is_dir():
+        ignored = ("README.md", "training.json", ".gitattributes")
+        content: Any = hash_files(folder, ignore=ignored)
+    else:
+        content = [str(checkpoint), revision]
+    settings = {
+        "prompts": None if prompts is None else dict(prompts),
+        "tasks": [[t.name, t.instruction] for t in tasks],
+        "template": template,
+        "max_length": max_length,
+        "include_prompt": include_prompt,
+    }
+
+    def load(task: FolderRetrieval) -> Any:
+        return load_encoder(
+            checkpoint,
+            tasks=tasks,
+            prompts=prompts,
+            template=template,
+            max_length=max_length,
+            include_prompt=include_prompt,
+            revision=revision,
+            device=device,
+            name=name if folder.is_dir() else None,
+        )
+
+    return System(name, content_hash(["encoder", content, settings]), load, about)
+
+
+def fusion_system(
+    out: str | Path,
+    task: FolderRetrieval,
+    parts: Sequence[str],
+    *,
+    name: str = "fusion",
+    method: str = "zscore",
+) -> System:
+    """The fusion of systems that were measured already, from their runs."""
+    from eval_mteb.baselines.fusion import FusionSearch, RunSearch
+
+    files = [Path(out) / task.key / part / "run.trec" for part in parts]
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        raise ObliqError(f"a fusion of {' and '.join(parts)} needs {', '.join(missing)}")
+
+    def load(_: FolderRetrieval) -> Any:
+        return FusionSearch(
+            [RunSearch(read_run(f), name=p) for f, p in zip(files, parts, strict=True)],
+            method=method,
+        )
+
+    return System(
+        name,
+        content_hash(["fusion", method, [hash_files(file) for file in files]]),
+        load,
+        f"{' and '.join(parts)}, scores fused ({method})",
+    )
+
+
+def _groups(queries: Queries) -> dict[str, dict[str, str]]:
+    """Metadata columns that put several queries together, such as an author."""
+    columns: dict[str, dict[str, str]] = {}
+    for query, metadata in zip(queries.ids, queries.metadata, strict=True):
+        for column, value in metadata.items():
+            if isinstance(value, str | int) and not isinstance(value, bool):
+                columns.setdefault(column, {})[query] = str(value)
+    return {
+        column: values
+        for column, values in columns.items()
+        if len(values) == len(queries) and 1 < len(set(values.values())) <= len(queries) / 2
+    }
+
+
+def write_task_files(task: FolderRetrieval, out: str | Path) -> Path:
+    """Write what reports need to know of a task: ``task.json`` and ``qrels.tsv``.
+
+    Returns:
+        The task's folder below ``out``.
+    """
+    folder = Path(out) / safe_name(task.key, "task name")
+    folder.mkdir(parents=True, exist_ok=True)
+    about = task.obliq_task
+    write_json(
+        folder / "task.json",
+        {
+            "name": task.data.name,
+            "mteb_name": task.metadata.name,
+            "title": about.title if about else task.data.name,
+            "mechanism": about.mechanism if about else None,
+            "attribute": about.attribute if about else None,
+            "instruction": about.instruction if about else None,
+            "split": task.split,
+            "judgments": task.judgments,
+            "revision": task.metadata.revision,
+            "documents": len(task.corpus),
+            "queries": len(task.queries),
+            "judged": sum(len(judged) for judged in task.qrels.values()),
+            "left_out": task.data.left_out,
+            "excluded": sum(len(documents) for documents in task.data.excluded.values()),
+            "max_reachable_recall": round(task.max_reachable_recall(), 6),
+            "groups": _groups(task.queries),
+        },
+    )
+    write_qrels(folder / "qrels.tsv", task.qrels)
+    return folder
+
+
+def _identity(system: System, task: ObliqRetrieval) -> dict[str, Any]:
+    return {
+        "system": system.name,
+        "fingerprint": system.fingerprint,
+        "task": task.metadata.name,
+        "task_revision": task.metadata.revision,
+        "k_values": list(task.k_values),
+        "depth": task._top_k,
+        "mteb": mteb.__version__,
+    }
+
+
+def evaluate_system(
+    system: System,
+    task: FolderRetrieval,
+    out: str | Path,
+    *,
+    batch_size: int = 32,
+    show_progress: bool = True,
+    overwrite: bool = False,
+) -> Path:
+    """Measure one system on one task through :func:`mteb.evaluate`, or find its result.
+
+    Args:
+        system: The system.
+        task: The task.
+        out: The folder of all results; this one's is ``<out>/<task>/<system>``.
+        batch_size: Texts an encoder takes at once.
+        show_progress: Whether encoders show a bar.
+        overwrite: Measure again even where the result is there.
+
+    Returns:
+        The result's folder, written whole or not at all.
+    """
+    folder = Path(out) / safe_name(task.key, "task name") / safe_name(system.name, "system name")
+    identity = _identity(system, task)
+    record = folder / "system.json"
+    if record.is_file() and not overwrite:
+        known = read_json(record)
+        if {key: known.get(key) for key in identity} == identity:
+            logger.info("%s on %s: already measured", system.name, task.key)
+            return folder
+    write_task_files(task, out)
+    model = system.load(task)
+    results = mteb.evaluate(
+        model,
+        task,
+        cache=None,
+        co2_tracker=False,
+        encode_kwargs={"batch_size": batch_size, "show_progress_bar": show_progress},
+        show_progress_bar=False,
+    )
+    outcome = task.outcomes[("default", task.split)]
+    scores = per_query(outcome.run, task.qrels, ks=tuple(k for k in task.k_values))
+    result = results.task_results[0].model_copy(update={"date": None})
+    with atomic_path(folder) as temporary:
+        temporary.mkdir(parents=True)
+        write_run(temporary / "run.trec", outcome.run, tag=system.name)
+        write_json(temporary / "per_query.json", scores)
+        result.to_disk(temporary / "result.json")
+        write_json(temporary / "cost.json", _cost(outcome.costs, task))
+        write_json(
+            temporary / "system.json",
+            {
+                **identity,
+                "about": system.about,
+                "model": str(results.model_name),
+                "model_revision": str(results.model_revision),
+            },
+        )
+    return folder
+
+
+def _cost(costs: dict[str, Any], task: FolderRetrieval) -> dict[str, Any]:
+    seconds = {k: round(float(v), 4) for k, v in costs.get("seconds", {}).items()}
+    queries = len(task.queries)
+    per = {
+        phase: round(1000 * seconds[phase] / queries, 3)
+        for phase in ("encode queries", "search")
+        if phase in seconds
+    }
+    rest = {key: value for key, value in costs.items() if key != "seconds"}
+    return {
+        "queries": queries,
+        "documents": len(task.corpus),
+        "seconds": seconds,
+        "milliseconds_per_query": per,
+        **rest,
+    }
+
+
+def _mean(folder: Path, metric: str) -> float:
+    values = read_json(folder / "per_query.json")[metric]
+    return sum(values.values()) / len(values)
+
+
+def choose_base(
+    out: str | Path, task: FolderRetrieval, candidates: Sequence[str], *, name: str = "base"
+) -> Path:
+    """Make the better of several results the one called ``base``.
+
+    The choice is made on the very queries reported, in the baseline's favour.
+
+    Args:
+        out: The folder of all results.
+        task: The task.
+        candidates: The systems to choose from, measured already.
+        name: The name of the choice.
+
+    Returns:
+        The folder ``<out>/<task>/<name>``; its ``chosen.json`` says which it is.
+    """
+    metric = str(task.metadata.main_score)
+    root = Path(out) / task.key
+    scores = {candidate: _mean(root / candidate, metric) for candidate in candidates}
+    best = max(candidates, key=lambda candidate: scores[candidate])
+    target = root / safe_name(name, "system name")
+    record = {"chosen": best, "metric": metric, "scores": scores}
+    source = read_json(root / best / "system.json")
+    chosen = target / "chosen.json"
+    same = (target / "system.json").is_file() and read_json(target / "system.json") == source
+    if same and chosen.is_file() and read_json(chosen) == record:
+        return target
+    with atomic_path(target) as temporary:
+        shutil.copytree(root / best, temporary)
+        write_json(temporary / "chosen.json", record)
+    return target
+
+
+def evaluate_folder(
+    folder: str | Path,
+    tasks: Sequence[ObliqTask],
+    out: str | Path,
+    *,
+    split: str = "test",
+    systems: Sequence[str] = SYSTEMS,
+    base: str | Path | None = None,
+    base_revision: str | None = None,
+    student: str | Path | None = None,
+    teacher: Teacher | None = None,
+    template: str = "instruct",
+    include_prompt: bool | None = None,
+    max_length: int | None = None,
+    fusion: Sequence[str] = ("student", "teacher"),
+    fusion_method: str = "zscore",
+    bm25_setting: str = "english",
+    judgments: Sequence[str] = ("gold", "pooled"),
+    group_field: str | None = None,
+    depth: int = 1000,
+    vectors: str | Path | None = None,
+    batch_size: int = 32,
+    device: str | None = None,
+    show_progress: bool = True,
+) -> list[Path]:
+    """Measure a run's systems on all its tasks; what is there already is not measured again.
+
+    ``base`` is measured with the tasks' prompts (``base-prompt``) and without any
+    (``base-plain``); the better of the two becomes ``base``.
+
+    Args:
+        folder: The corpus folder.
+        tasks: The tasks, each present in the folder.
+        out: Where results go; see the module.
+        split: The split whose judgments count.
+        systems: Which of :data:`SYSTEMS` to measure.
+        base: The untrained encoder: a folder, hub name or ``embedded``.
+        base_revision: Its hub revision.
+        student: The trained checkpoint's folder.
+        teacher: The frozen teacher.
+        template: The prompt template that ``base-prompt`` uses.
+        include_prompt: Whether pooling counts the prompt, for ``base-prompt``.
+        max_length: Longest input in tokens of ``base``; by default its own.
+        fusion: The two systems fused.
+        fusion_method: ``zscore`` or ``rrf``.
+        bm25_setting: BM25's tokeniser setting.
+        judgments: Judgments to score with, where a task has them.
+        group_field: The corpus field that names a document's source.
+        depth: Documents kept per query.
+        vectors: Where document vectors are kept; by default ``<out>/../vectors``.
+        batch_size: Texts an encoder takes at once.
+        device: The device of encoders.
+        show_progress: Whether encoders show a bar.
+
+    Returns:
+        The folders of all results.
+
+    Raises:
+        ObliqError: An unknown system, or one whose model was not given; said before anything runs.
+    """
+    unknown = [s for s in systems if s not in SYSTEMS]
+    if unknown:
+        raise ObliqError(f"unknown system {unknown[0]!r}{nearest(unknown[0], SYSTEMS)}")
+    needed = {"base": base, "student": student, "teacher": teacher}
+    for name, given in needed.items():
+        if name in systems and given is None:
+            raise ObliqError(f"system {name!r} is to be measured, but no {name} was given")
+    if "fusion" in systems and not set(fusion) <= set(systems):
+        raise ObliqError(f"a fusion of {' and '.join(fusion)} needs both among the systems")
+    absent = [t.name for t in tasks if t.name not in available_tasks(folder)]
+    if absent and len(available_tasks(folder)) > 1:
+        raise ObliqError(
+            f"{folder} holds no task {absent[0]!r}{nearest(absent[0], available_tasks(folder))}"
+        )
+    corpus = None
+    if (Path(folder) / "corpus.jsonl").is_file():
+        corpus = read_corpus(folder, group_field=group_field, empty="keep")
+    store = Path(vectors) if vectors is not None else Path(out).parent / "vectors"
+    made: list[System] = []
+    if "bm25" in systems:
+        made.append(bm25_system(bm25_setting))
+    if "teacher" in systems and teacher is not None:
+        made.append(teacher_system(teacher))
+    if "base" in systems and base is not None:
+        common: dict[str, Any] = {
+            "max_length": max_length,
+            "revision": base_revision,
+            "device": device,
+        }
+        made.append(
+            encoder_system("base-plain", base, prompts={}, about="the base, no prompt", **common)
+        )
+        made.append(
+            encoder_system(
+                "base-prompt",
+                base,
+                tasks=tasks,
+                template=template,
+                include_prompt=include_prompt,
+                about="the base with the tasks' prompts",
+                **common,
+            )
+        )
+    if "student" in systems and student is not None:
+        made.append(encoder_system("student", student, device=device, about="the trained student"))
+    folders: list[Path] = []
+    for task in tasks:
+        for mteb_task in folder_tasks(
+            folder,
+            task,
+            split=split,
+            judgments=judgments,
+            corpus=corpus,
+            group_field=group_field,
+            depth=depth,
+            vectors=store,
+        ):
+            settings: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress}
+            for system in made:
+                folders.append(evaluate_system(system, mteb_task, out, **settings))
+            if "base" in systems:
+                folders.append(choose_base(out, mteb_task, ["base-plain", "base-prompt"]))
+            if "fusion" in systems:
+                fused = fusion_system(out, mteb_task, fusion, method=fusion_method)
+                folders.append(evaluate_system(fused, mteb_task, out, **settings))
+    return folders

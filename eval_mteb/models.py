@@ -1,0 +1,230 @@
+"""Encoders for the harness, named by their content so that no two can share a result."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from mteb.abstasks.task_metadata import TaskType
+from mteb.get_tasks import _TASKS_REGISTRY
+from mteb.models.model_meta import ModelMeta, ScoringFunction
+from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
+from mteb.types import PromptType
+
+from obliq_hf.errors import ObliqError
+from obliq_hf.files import content_hash, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sentence_transformers import SentenceTransformer
+
+    from obliq_hf.tasks import ObliqTask
+
+__all__ = ["local_meta", "load_encoder", "model_fingerprint", "wrap_encoder"]
+
+_NOT_CONTENT = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"}
+
+
+def _module_config(module: Any) -> dict[str, Any]:
+    config: dict[str, Any] = {"class": type(module).__name__}
+    if hasattr(module, "get_config_dict"):
+        config.update(module.get_config_dict())
+    inner = getattr(module, "auto_model", None)
+    if inner is not None and hasattr(inner, "config"):
+        own = inner.config.to_dict()
+        config["transformer"] = {k: v for k, v in own.items() if k not in _NOT_CONTENT}
+    config["max_seq_length"] = getattr(module, "max_seq_length", None)
+    tokenizer = getattr(module, "tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        config["tokenizer"] = hashlib.sha256(backend.to_str().encode()).hexdigest()
+    config.pop("include_prompt", None)
+    return config
+
+
+def model_fingerprint(model: Any) -> str:
+    """SHA-256 over what decides a model's vectors: weights, module settings, tokenizer, length.
+
+    Prompts are no part of it, nor are paths, names, versions and dates: the same weights under
+    two names are one model, two checkpoints of one training never are.
+
+    Args:
+        model: A SentenceTransformer, or another torch module made of modules like its.
+
+    Returns:
+        64 hexadecimal characters.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(memoryview(flat.view(torch.uint8).numpy()))
+    configs = [_module_config(module) for module in model]
+    digest.update(content_hash([_jsonable(config) for config in configs]).encode())
+    return digest.hexdigest()
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def local_meta(name: str, revision: str, **fields: Any) -> ModelMeta:
+    """Metadata of a model that is on no hub, under a name that says so.
+
+    Args:
+        name: A short name; it becomes ``local/<name>``.
+        revision: From the model's content.
+        fields: Further fields of :class:`mteb.models.model_meta.ModelMeta`.
+
+    Returns:
+        The metadata.
+    """
+    if "/" not in name:
+        cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
+        name = f"local/{cleaned}"
+    return ModelMeta.create_empty(overwrites={"name": name, "revision": revision, **fields})
+
+
+def _understood(key: str) -> bool:
+    """Whether mteb takes a prompt's key: a task, a type of task or a type of prompt."""
+    kinds = [kind.value for kind in PromptType]
+    base = key.rsplit("-", 1)[0] if key.endswith(tuple(f"-{kind}" for kind in kinds)) else key
+    return base in _TASKS_REGISTRY or base in kinds or base in get_args(TaskType)
+
+
+def wrap_encoder(
+    model: SentenceTransformer,
+    *,
+    name: str,
+    revision: str | None = None,
+    training_datasets: set[str] | None = None,
+) -> SentenceTransformerEncoderWrapper:
+    """A SentenceTransformer as mteb's wrapper, with metadata from its content.
+
+    Args:
+        model: The model; its prompts are used as mteb uses them.
+        name: ``organisation/name``, or a short name for a local checkpoint.
+        revision: The hub revision; by default from content: weights, settings and prompts.
+        training_datasets: mteb names of the tasks it was trained on, where known.
+
+    Returns:
+        The wrapper. Its ``vector_fingerprint`` names what decides its vectors.
+    """
+    fingerprint = model_fingerprint(model)
+    prompts = dict(model.prompts)
+    # mteb warns once for each prompt that names no task of its own; ours carry short names too,
+    # so the wrapper is made without prompts and given the ones that mteb understands.
+    model.prompts = {}
+    try:
+        wrapper = SentenceTransformerEncoderWrapper(model)
+    finally:
+        model.prompts = prompts  # type: ignore[assignment]
+    wrapper.model_prompts = {
+        key: prompt for key, prompt in prompts.items() if prompt is not None and _understood(key)
+    }
+    include = [getattr(module, "include_prompt", None) for module in model]
+    described = wrapper.mteb_model_meta
+    wrapper.mteb_model_meta = local_meta(
+        name,
+        revision or content_hash(fingerprint, prompts, include)[:40],
+        loader=described.loader,
+        n_parameters=sum(p.numel() for p in model.parameters()),
+        embed_dim=model.get_embedding_dimension(),
+        max_tokens=model.max_seq_length,
+        similarity_fn_name=described.similarity_fn_name or ScoringFunction.COSINE,
+        framework=["Sentence Transformers", "PyTorch"],
+        use_instructions=any(prompts.values()),
+        modalities=["text"],
+        training_datasets=training_datasets,
+    )
+    wrapper.vector_fingerprint = fingerprint  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _trained_on(path: Path) -> set[str] | None:
+    facts = path / "training.json"
+    if not facts.is_file():
+        return None
+    value = read_json(facts)
+    names = value.get("mteb_tasks") if isinstance(value, dict) else None
+    return {str(n) for n in names} if isinstance(names, list) else None
+
+
+def load_encoder(
+    path_or_name: str | Path,
+    *,
+    tasks: Sequence[ObliqTask] = (),
+    name: str | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    max_length: int | None = None,
+    prompts: Mapping[str, str] | None = None,
+    template: str | None = None,
+    include_prompt: bool | None = None,
+) -> SentenceTransformerEncoderWrapper:
+    """Load a dense encoder for :func:`mteb.evaluate` with a name that its content gives it.
+
+    Args:
+        path_or_name: A checkpoint's folder, a hub name, or ``embedded``.
+        tasks: Tasks whose prompts the model is given, for a base that has none of its own.
+        name: The name in results; by default the folder's or the hub's.
+        revision: A hub revision.
+        device: The device.
+        max_length: Longest input in tokens, where it is not the model's own.
+        prompts: Prompts that replace the model's; ``{}`` for none at all.
+        template: The prompt template for ``tasks``.
+        include_prompt: Whether pooling counts the prompt's tokens, where it is not the model's own.
+
+    Returns:
+        mteb's wrapper around a SentenceTransformer.
+
+    Raises:
+        ObliqError: Nothing is there, or ``prompts`` and ``tasks`` are both given.
+    """
+    from obliq_hf.encoder import ObliqSentenceTransformer, embedded_model_path, prompts_for
+
+    if prompts is not None and tasks:
+        raise ObliqError("give prompts or the tasks to make them from, not both")
+    source = str(path_or_name)
+    local = Path(embedded_model_path()) if source == "embedded" else Path(source)
+    if local.is_dir():
+        from sentence_transformers import SentenceTransformer
+
+        model = SentenceTransformer(str(local), device=device)
+        found = None
+    else:
+        if isinstance(path_or_name, Path) or source.startswith((".", "/")):
+            raise ObliqError(f"{source}: no such checkpoint folder")
+        model = ObliqSentenceTransformer(source, revision=revision, device=device)
+        found = getattr(model.model_card_data, "base_model_revision", None) or revision
+    if max_length is not None:
+        model.max_seq_length = max_length
+    if include_prompt is not None:
+        for module in model:
+            if hasattr(module, "include_prompt"):
+                module.include_prompt = include_prompt
+    if tasks:
+        prompts = prompts_for(tasks, template or "instruct")
+    if prompts is not None:
+        model.prompts = {"query": "", "document": "", **prompts}
+        found = None
+    default = source if "/" in source and not local.is_dir() else (local.name or "model")
+    if default == "model" and local.resolve().parent.name:
+        default = local.resolve().parent.name
+    return wrap_encoder(
+        model,
+        name=name or ("embedded" if source == "embedded" else default),
+        revision=found,
+        training_datasets=_trained_on(local) if local.is_dir() else None,
+    )

@@ -1,0 +1,204 @@
+"""A run's report, rebuilt at any time from the files that the run left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval_mteb.comparisons import METRICS, compare_systems, interval
+from eval_mteb.figures import draw_depth, draw_scores, save
+from eval_mteb.report_markdown import markdown
+from eval_mteb.results import read_results
+from obliq_hf.errors import DataError
+from obliq_hf.files import read_json, write_json, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from eval_mteb.results import TaskResults
+
+__all__ = ["gather", "main_systems", "write_report"]
+
+
+def main_systems(results: Mapping[str, TaskResults]) -> list[str]:
+    """The systems a table shows: those measured, without the candidates for ``base``."""
+    names = dict.fromkeys(name for task in results.values() for name in task.systems)
+    if "base" in names:
+        chosen_from = {
+            candidate
+            for task in results.values()
+            if "base" in task.systems and task.systems["base"].chosen
+            for candidate in task.systems["base"].chosen["scores"]
+        }
+        return [name for name in names if name not in chosen_from]
+    return list(names)
+
+
+def _optional(path: Path) -> Any:
+    return read_json(path) if path.is_file() else None
+
+
+def gather(
+    run_folder: str | Path,
+    *,
+    evaluation: str | Path | None = None,
+    metrics: Sequence[str] = METRICS,
+    resamples: int = 10_000,
+    seed: int = 0,
+    corpus: str | Path | None = None,
+    snippets: bool = True,
+) -> tuple[dict[str, Any], dict[str, TaskResults]]:
+    """Everything a report says, as JSON values, and the results it was made from.
+
+    Args:
+        run_folder: A training run's folder, or an evaluation folder by itself.
+        evaluation: The evaluation folder; by default ``<run_folder>/eval`` where there is one.
+        metrics: The metrics reported; those not computed are passed over.
+        resamples: Bootstrap resamples.
+        seed: Their seed.
+        corpus: The corpus searched, for examples in words; by default ``<run_folder>/corpus``.
+        snippets: Whether beginnings of texts are shown at all.
+
+    Returns:
+        The report and the results.
+
+    Raises:
+        DataError: There are no results.
+    """
+    root = Path(run_folder)
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder")
+    folder = Path(evaluation) if evaluation is not None else root / "eval"
+    if evaluation is None and not folder.is_dir():
+        folder = root
+    results = read_results(folder)
+    shown = main_systems(results)
+    systems: dict[str, Any] = {}
+    intervals: dict[str, Any] = {}
+    by_group: dict[str, Any] = {}
+    for key, task in results.items():
+        systems[key], intervals[key], by_group[key] = {}, {}, {}
+        for name, system in task.systems.items():
+            known = [m for m in metrics if m in system.per_query]
+            systems[key][name] = {m: round(system.mean(m), 6) for m in known}
+            intervals[key][name] = {
+                m: interval(system.scores(m), resamples=resamples, seed=seed) for m in known
+            }
+            by_group[key][name] = {
+                column: {
+                    m: interval(system.scores(m), groups=groups, resamples=resamples, seed=seed)
+                    for m in known
+                }
+                for column, groups in task.groups.items()
+            }
+    report = {
+        "name": root.resolve().name,
+        "metrics": list(metrics),
+        "main_systems": shown,
+        "systems": systems,
+        "intervals": intervals,
+        "intervals_by_group": by_group,
+        "comparisons": compare_systems(
+            {key: _only(task, shown) for key, task in results.items()},
+            metrics=metrics,
+            resamples=resamples,
+            seed=seed,
+        ),
+        "bootstrap": {"resamples": resamples, "seed": seed, "interval": "95 % percentile"},
+        "tasks": {
+            key: {
+                **{k: v for k, v in task.info.items() if k != "groups"},
+                "groups": {c: len(set(g.values())) for c, g in task.groups.items()},
+            }
+            for key, task in results.items()
+        },
+        "base": {
+            key: task.systems["base"].chosen
+            for key, task in results.items()
+            if "base" in task.systems and task.systems["base"].chosen
+        },
+        "costs": {
+            key: {name: system.cost for name, system in task.systems.items()}
+            for key, task in results.items()
+        },
+        "about": {
+            name: system.about.get("about", "")
+            for task in results.values()
+            for name, system in task.systems.items()
+        },
+        "corpus": _optional(root / "corpus" / "corpus.json"),
+        "graph": _optional(root / "graph" / "graph.json"),
+        "purity": _optional(root / "graph" / "purity.json"),
+        "training": _optional(root / "model" / "training.json"),
+        "checkpoint": "model" if (root / "model" / "modules.json").is_file() else None,
+        "examples": {},
+    }
+    texts = Path(corpus) if corpus is not None else root / "corpus"
+    if snippets and texts.is_dir() and {"base", "student"} <= set(shown):
+        from eval_mteb.examples import neighbour_examples
+
+        report["examples"] = {
+            key: neighbour_examples(task, texts, systems=("base", "student"))
+            for key, task in results.items()
+            if {"base", "student"} <= set(task.systems)
+        }
+    return report, results
+
+
+def _only(task: TaskResults, names: Sequence[str]) -> TaskResults:
+    from dataclasses import replace
+
+    return replace(task, systems={n: s for n, s in task.systems.items() if n in names})
+
+
+def write_report(
+    run_folder: str | Path,
+    *,
+    evaluation: str | Path | None = None,
+    resamples: int = 10_000,
+    seed: int = 0,
+    corpus: str | Path | None = None,
+    snippets: bool = True,
+    figures: bool = True,
+) -> dict[str, Any]:
+    """Write ``report.json``, ``report.md`` and figures into a run's folder.
+
+    Args:
+        run_folder: The run's folder; everything is read from it.
+        evaluation: See :func:`gather`.
+        resamples: Bootstrap resamples.
+        seed: Their seed.
+        corpus: See :func:`gather`.
+        snippets: Whether the report shows beginnings of texts. Switch it off where the texts are
+            not in the public domain.
+        figures: Whether to draw.
+
+    Returns:
+        The report, as in ``report.json``.
+    """
+    root = Path(run_folder)
+    report, results = gather(
+        root,
+        evaluation=evaluation,
+        resamples=resamples,
+        seed=seed,
+        corpus=corpus,
+        snippets=snippets,
+    )
+    drawn: dict[str, str] = {}
+    if figures:
+        shown = report["main_systems"]
+        pictures = root / "figures"
+        pictures.mkdir(parents=True, exist_ok=True)
+        save(draw_scores(report, shown, "ndcg_at_10"), pictures / "scores.png")
+        save(draw_depth(results, shown), pictures / "depth.png")
+        save(draw_depth(results, shown, measure="recall"), pictures / "recall.png")
+        drawn = {
+            "scores": "figures/scores.png",
+            "depth": "figures/depth.png",
+            "recall": "figures/recall.png",
+        }
+    report["figures"] = drawn
+    write_json(root / "report.json", report)
+    write_text(root / "report.md", markdown(report))
+    return report

@@ -1,0 +1,451 @@
+"""The report in Markdown and as a table for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from eval_mteb.comparisons import SMALL
+from eval_mteb.figures import LABELS, metric_label
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["comparison_table", "markdown", "signed", "table", "terminal_table", "usage_lines"]
+
+_TRAINING_FACTS = (
+    ("base", "base"),
+    ("base_revision", "base revision"),
+    ("layers", "layers"),
+    ("template", "prompt template"),
+    ("max_length", "longest input, tokens"),
+    ("lora", "LoRA"),
+    ("loss", "loss"),
+    ("temperature", "temperature"),
+    ("learning_rate", "learning rate"),
+    ("batch_size", "batch size"),
+    ("steps", "steps"),
+    ("rows", "rows seen"),
+    ("seconds", "seconds"),
+    ("seed", "seed"),
+    ("merge_max_difference", "largest difference after the merge"),
+)
+
+
+def number(value: float) -> str:
+    """A score with three decimals, without the leading zero."""
+    text = f"{value:.3f}"
+    return text.removeprefix("0") if value >= 0 else "−" + text.removeprefix("-0")
+
+
+def signed(value: float) -> str:
+    """A difference with its sign."""
+    return ("+" if value >= 0 else "−") + f"{abs(value):.3f}".removeprefix("0")
+
+
+def span(interval: Sequence[float]) -> str:
+    """An interval in brackets."""
+    return f"[{number(interval[0])}, {number(interval[1])}]"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """A Markdown table; the first ``left`` columns are aligned left, the others right."""
+    rule = ["---" if i < left else "---:" for i in range(len(header))]
+    lines = [header, rule, *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _label(name: str) -> str:
+    return LABELS.get(name, name)
+
+
+def _score_rows(report: dict[str, Any], task: str, metrics: Sequence[str]) -> list[list[str]]:
+    rows = []
+    for name in report["main_systems"]:
+        if name not in report["systems"][task]:
+            continue
+        means = report["systems"][task][name]
+        spans = report["intervals"][task][name]
+        cells = [_label(name)]
+        chosen = report["base"].get(task)
+        if name == "base" and chosen:
+            kind = "with prompt" if chosen["chosen"] == "base-prompt" else "without prompt"
+            cells[0] = f"base ({kind})"
+        for metric in metrics:
+            if metric not in means:
+                cells.append("–")
+            elif metric == metrics[0]:
+                cells.append(f"{number(means[metric])} {span(spans[metric])}")
+            else:
+                cells.append(number(means[metric]))
+        rows.append(cells)
+    return rows
+
+
+def _differences(
+    report: dict[str, Any], task: str, *, metric: str | None = None
+) -> list[dict[str, Any]]:
+    return [
+        row
+        for row in report["comparisons"]
+        if row["task"] == task and (metric is None or row["metric"] == metric)
+    ]
+
+
+def _clear(interval: Sequence[float]) -> bool:
+    return interval[0] > 0 or interval[1] < 0
+
+
+def _headline(report: dict[str, Any], task: str) -> str:
+    metric = report["metrics"][0]
+    found = [
+        row
+        for row in _differences(report, task, metric=metric)
+        if (row["a"], row["b"], row["by"]) == ("student", "base", "query")
+    ]
+    if not found:
+        return ""
+    row = found[0]
+    verdict = "" if _clear(row["ci95"]) else " (the interval includes 0: not shown to differ)"
+    return (
+        f"**{task}**: student − base {signed(row['delta'])} {metric_label(metric)}, 95 % interval "
+        f"{_signed_span(row['ci95'])}{verdict}."
+    )
+
+
+def _signed_span(interval: Sequence[float]) -> str:
+    return f"[{signed(interval[0])}, {signed(interval[1])}]"
+
+
+def _task_section(report: dict[str, Any], task: str) -> list[str]:
+    info = report["tasks"][task]
+    metrics = [m for m in report["metrics"]]
+    title = info.get("title") or task
+    lines = [f"## {title}" if title == task else f"## {task} — {title}", ""]
+    if info.get("attribute"):
+        lines += [f"Relevance is decided by: {info['attribute']} ({info['mechanism']}).", ""]
+    lines += [
+        table(
+            ["system", *[metric_label(m) for m in metrics]],
+            _score_rows(report, task, metrics),
+        ),
+        "",
+        f"In brackets: 95 % interval over {info['queries']} queries.",
+        "",
+    ]
+    rows = _differences(report, task)
+    pairs = list(dict.fromkeys((row["a"], row["b"]) for row in rows))
+    if pairs:
+        shown = [m for m in metrics if any(row["metric"] == m for row in rows)]
+        cells = []
+        for a, b in pairs:
+            for by in dict.fromkeys(row["by"] for row in rows):
+                line = [f"{_label(a)} − {_label(b)}", by]
+                for metric in shown:
+                    match = [
+                        row
+                        for row in rows
+                        if (row["a"], row["b"], row["by"], row["metric"]) == (a, b, by, metric)
+                    ]
+                    line.append(
+                        f"{signed(match[0]['delta'])} {_signed_span(match[0]['ci95'])}"
+                        if match
+                        else "–"
+                    )
+                cells.append(line)
+        lines += [
+            "Paired differences, with 95 % intervals (resampling single queries, or whole groups "
+            "of them):",
+            "",
+            table(["difference", "by", *[metric_label(m) for m in shown]], cells, left=2),
+            "",
+        ]
+    if info["queries"] < SMALL:
+        lines += [
+            f"Only {info['queries']} queries: differences of a few hundredths cannot be told from "
+            "chance here, and an interval that includes 0 is no sign of equality.",
+            "",
+        ]
+    chosen = report["base"].get(task)
+    if chosen:
+        scores = ", ".join(f"{k} {number(v)}" for k, v in chosen["scores"].items())
+        lines += [
+            f"`base` is the better of the two by {metric_label(chosen['metric'])} on these very "
+            f"queries, a choice in the baseline's favour: {scores}.",
+            "",
+        ]
+    return lines
+
+
+def _searched(report: dict[str, Any]) -> list[str]:
+    rows = []
+    for task, info in report["tasks"].items():
+        left = "; ".join(f"{count} {reason}" for reason, count in info["left_out"].items())
+        rows.append(
+            [
+                task,
+                f"{info['documents']:,}",
+                str(info["queries"]),
+                f"{info['judged']:,}",
+                f"{info['excluded']:,}",
+                number(info["max_reachable_recall"]) if info["max_reachable_recall"] < 1 else "1",
+                f"{info['split']}, {info['judgments']}",
+                left or "nothing",
+            ]
+        )
+    header = [
+        "task",
+        "documents searched",
+        "queries",
+        "judgments",
+        "exclusions",
+        "reachable recall",
+        "split",
+        "left out",
+    ]
+    lines = ["## What was searched", "", table(header, rows), ""]
+    corpus = report.get("corpus") or {}
+    source = corpus.get("source") if isinstance(corpus, dict) else None
+    if isinstance(source, str):
+        lines += [f"Corpus: {source}.", ""]
+    return lines
+
+
+def _graph(report: dict[str, Any]) -> list[str]:
+    graph, purity = report.get("graph"), report.get("purity")
+    if not graph and not purity:
+        return []
+    lines = ["## The graph", ""]
+    if isinstance(graph, dict):
+        over = graph.get("corpus") or graph.get("built_over")
+        if over == "searched":
+            lines += [
+                "Built over the searched corpus itself, as in the paper: the student has seen the "
+                "documents it searches, though no query and no judgment.",
+                "",
+            ]
+        elif over:
+            lines += [f"Built over other texts than those searched: {over}.", ""]
+        facts = [
+            [key, _plain(value)]
+            for key, value in graph.items()
+            if isinstance(value, str | int | float | bool) and not key.endswith("fingerprint")
+        ]
+        if facts:
+            lines += [table(["setting", "value"], facts, left=2), ""]
+    if isinstance(purity, dict):
+        if purity.get("at"):
+            rows = [
+                [
+                    str(row["k"]),
+                    f"{row['edges']:,}",
+                    f"{number(row['purity'])} {span(row['ci95'])}"
+                    if row.get("ci95")
+                    else number(row["purity"]),
+                    number(row["random_rate"]),
+                    "–" if row.get("lift") is None else f"{row['lift']:.1f}",
+                    "–"
+                    if not row.get("lift_ci95")
+                    else f"[{row['lift_ci95'][0]:.1f}, {row['lift_ci95'][1]:.1f}]",
+                ]
+                for row in purity["at"]
+            ]
+            lines += [
+                f"Share of edges whose two ends have the same {purity.get('label')}:",
+                "",
+                table(
+                    ["k", "edges", "purity", "by chance", "lift", "95 % interval of the lift"],
+                    rows,
+                ),
+                "",
+            ]
+        if purity.get("verdict"):
+            lines += [str(purity["verdict"]), ""]
+    return lines
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def _training(report: dict[str, Any]) -> list[str]:
+    facts = report.get("training")
+    if not isinstance(facts, dict):
+        return []
+    rows = []
+    for key, label in _TRAINING_FACTS:
+        value = facts.get(key)
+        if value is None:
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
+        rows.append([label, _plain(value)])
+    for key, value in facts.items():
+        known = {name for name, _ in _TRAINING_FACTS}
+        if key not in known and isinstance(value, str | int | float | bool):
+            rows.append([key.replace("_", " "), _plain(value)])
+    return ["## Training", "", table(["", ""], rows, left=2), ""] if rows else []
+
+
+def _examples(report: dict[str, Any]) -> list[str]:
+    if not any(report["examples"].values()):
+        return []
+    lines = [
+        "## Nearest neighbours in words",
+        "",
+        "For three queries a task, the first document that the base and the student find. The "
+        "queries are those at the quartiles of the change in nDCG@10, not picked by hand.",
+        "",
+    ]
+    for task, rows in report["examples"].items():
+        lines += [f"### {task}", ""]
+        for row in rows:
+            lines += [f"**Query** ({signed(row['change'])} nDCG@10): {row['text']}", ""]
+            for system in ("base", "student"):
+                hit = row[system]
+                if hit is None:
+                    lines += [f"- {system}: nothing found"]
+                    continue
+                mark = "relevant" if hit["relevant"] else "not relevant"
+                rank = hit["rank_of_first_relevant"]
+                if not hit["relevant"]:
+                    mark += (
+                        f", first relevant at rank {rank}" if rank else ", no relevant one found"
+                    )
+                about = ", ".join(map(str, hit["about"].values()))
+                source = f" *{about}*:" if about else ""
+                lines += [f"- {system} ({mark}):{source} {hit['text']}"]
+            lines += [""]
+    return lines
+
+
+def _usage(report: dict[str, Any]) -> list[str]:
+    if not report.get("checkpoint"):
+        return []
+    names = list(dict.fromkeys(info["name"] for info in report["tasks"].values()))
+    return [
+        "## Using the checkpoint",
+        "",
+        "Plain sentence-transformers, run from this folder:",
+        "",
+        "```python",
+        *usage_lines(report["checkpoint"], names),
+        "```",
+        "",
+    ]
+
+
+def usage_lines(checkpoint: str, tasks: Sequence[str]) -> list[str]:
+    """Three lines of code that use a checkpoint with plain sentence-transformers."""
+    prompts = " or ".join(f'"{name}"' for name in tasks)
+    return [
+        "from sentence_transformers import SentenceTransformer",
+        f'model = SentenceTransformer("{checkpoint}")',
+        f'scores = model.similarity(model.encode_query(texts, prompt_name="{tasks[0]}"), '
+        f"model.encode_document(passages))  # prompt_name: {prompts}",
+    ]
+
+
+def _method(report: dict[str, Any]) -> list[str]:
+    facts = report["bootstrap"]
+    return [
+        "## How it was measured",
+        "",
+        "Every system went through `mteb.evaluate`. nDCG has linear gain, and a document counts "
+        "as relevant from grade 1 on, as trec_eval has it. Means run over all queries with a "
+        "positive judgment; a query for which nothing was found counts 0. Exclusions come off "
+        "before the best k are taken, and ties go to corpus order. Intervals are percentiles of "
+        f"{facts['resamples']:,} bootstrap resamples (seed {facts['seed']}), paired for "
+        "differences. Per-query scores and rankings lie in `eval/<task>/<system>/`.",
+        "",
+    ]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as Markdown.
+
+    Args:
+        report: From :func:`eval_mteb.report.gather`, with ``figures``.
+
+    Returns:
+        The text.
+    """
+    lines = [f"# {report['name']}", ""]
+    headlines = [line for task in report["systems"] if (line := _headline(report, task))]
+    lines += [f"- {line}" for line in headlines] + ([""] if headlines else [])
+    figures = report.get("figures") or {}
+    if "scores" in figures:
+        lines += [f"![nDCG@10 with 95 % intervals]({figures['scores']})", ""]
+    for task in report["systems"]:
+        lines += _task_section(report, task)
+    if "depth" in figures:
+        lines += [
+            "## Depth",
+            "",
+            f"![nDCG against the cutoff]({figures['depth']})",
+            "",
+            f"![Recall against the cutoff]({figures['recall']})",
+            "",
+        ]
+    lines += _searched(report) + _graph(report) + _training(report) + _examples(report)
+    lines += _usage(report) + _method(report)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def terminal_table(report: dict[str, Any]) -> str:
+    """The scores and the difference student − base as plain text, aligned."""
+    blocks = []
+    for task in report["systems"]:
+        metrics = report["metrics"]
+        header = [task, *[metric_label(m) for m in metrics]]
+        rows = _score_rows(report, task, metrics)
+        widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in [header, ["─" * w for w in widths], *rows]
+        ]
+        for row in _differences(report, task, metric=metrics[0]):
+            if (row["a"], row["b"]) in {("student", "base"), ("student", "teacher")}:
+                by = "" if row["by"] == "query" else f", by {row['by']}"
+                lines.append(
+                    f"{_label(row['a'])} − {_label(row['b'])}: {signed(row['delta'])} "
+                    f"{metric_label(row['metric'])}, 95 % interval "
+                    f"{_signed_span(row['ci95'])}{by}"
+                )
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Paired differences as plain text, aligned."""
+    header = ["task", "a", "b", "metric", "by", "a − b", "95 % interval", "p", "perm. p", "Holm p"]
+    cells = [
+        [
+            row["task"],
+            row["a"],
+            row["b"],
+            metric_label(row["metric"]),
+            row["by"],
+            signed(row["delta"]),
+            _signed_span(row["ci95"]) if any(row["ci95"]) else "[0, 0]",
+            f"{row['p']:.4f}",
+            f"{row['permutation_p']:.4f}" if "permutation_p" in row else "–",
+            f"{row['holm_p']:.4f}" if "holm_p" in row else "–",
+        ]
+        for row in rows
+    ]
+    widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [header, *cells]
+    )
