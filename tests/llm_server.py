@@ -112,7 +112,8 @@ class ScriptedServer:
 
     def start(self) -> ScriptedServer:
         app = Starlette(routes=[Route("/v1/chat/completions", self._chat, methods=["POST"])])
-        sock = socket.socket()
+        # the protocol is named so that asyncio turns Nagle's algorithm off on it
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", self.port))
         self.port = sock.getsockname()[1]

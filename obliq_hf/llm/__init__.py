@@ -5,7 +5,8 @@
 =====================  ============================================================================
 `chat`                 `ChatRequest`, `ChatAnswer`, the protocols `ChatClient` and `ChatSession`
 `flows`                `run_flows`: many multi-step conversations at once, each a generator
-`cache`                `CachedClient`: answers from one SQLite file, asks only what is new
+`cached_client`        `CachedClient`: answers from a cache, asks only what is new
+`cache`                `AnswerCache`: one SQLite file, safe for several processes
 `endpoint`             `EndpointClient`: any OpenAI-compatible server, and the Hub's providers
 `parsing`              `parse_object`, `answer_object`: JSON out of what a model wrote
 `accounting`           `Accounting`, `Budget`, `Price`
@@ -17,7 +18,8 @@ Importing this package loads no HTTP client and no model code.
 from __future__ import annotations
 
 from obliq_hf.llm.accounting import Accounting, Budget, Price, Usage
-from obliq_hf.llm.cache import AnswerCache, CachedClient
+from obliq_hf.llm.cache import AnswerCache
+from obliq_hf.llm.cached_client import CachedClient
 from obliq_hf.llm.chat import (
     BatchPending,
     ChatAnswer,

@@ -8,7 +8,6 @@ thread or notebook the caller is in.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import queue
@@ -21,11 +20,16 @@ from urllib.parse import parse_qsl, urlsplit
 from obliq_hf.errors import ObliqError
 from obliq_hf.llm.accounting import Accounting, Budget, Ledger, Price
 from obliq_hf.llm.chat import ChatAnswer, LLMError, SessionClient
-from obliq_hf.llm.parsing import strip_thinking
+from obliq_hf.llm.completions import (
+    STRUCTURED,
+    completion_body,
+    prompt_bound,
+    read_completion,
+)
 from obliq_hf.llm.retries import Fault, RetryPolicy, fault_of, spread, transport_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from obliq_hf.llm.chat import ChatRequest, ChatSession
 
@@ -36,7 +40,10 @@ logger = logging.getLogger(__name__)
 API_KEY_VARIABLE = "OBLIQ_LLM_API_KEY"
 """Environment variable read for the key of an endpoint when none is given."""
 
-_STRUCTURED = ("response_format", "structured_outputs", "none")
+_ARGUMENTS = frozenset((
+    "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "logprobs", "top_logprobs",
+    "response_format",
+))
 
 
 class EndpointClient(SessionClient):
@@ -82,8 +89,8 @@ class EndpointClient(SessionClient):
             raise ObliqError("name the model the endpoint serves")
         if concurrency < 1:
             raise ObliqError(f"concurrency is {concurrency}; it must be at least 1")
-        if structured not in _STRUCTURED:
-            raise ObliqError(f"structured is {structured!r}; valid: {', '.join(_STRUCTURED)}")
+        if structured not in STRUCTURED:
+            raise ObliqError(f"structured is {structured!r}; valid: {', '.join(STRUCTURED)}")
         self.base_url = None if base_url is None else base_url.rstrip("/")
         self.model = model
         self.revision = revision
@@ -157,13 +164,14 @@ class EndpointClient(SessionClient):
         started: float | None = None
         spent_in = spent_out = attempts = repeats = 0
         first_outage: float | None = None
+        fault: Fault | None = None
         while True:
-            await self._pause()
             assert self._slots is not None
             async with self._slots:
+                await self._pause()
                 if self._fatal is not None:
                     raise self._fatal
-                reserved = (_prompt_bound(request), request.max_tokens)
+                reserved = (prompt_bound(request), request.max_tokens)
                 refusal = self._ledger.reserve(*reserved)
                 if refusal is not None:
                     fault = Fault("budget", refusal, final=True)
@@ -171,13 +179,15 @@ class EndpointClient(SessionClient):
                 started = started or time.monotonic()
                 attempts += 1
                 paid = (0, 0)
+                answer: ChatAnswer | None = None
                 task = asyncio.current_task()
                 self._calling.add(task)
                 try:
-                    output = await self._http.ask(self._body(request))
-                    answer, paid, fault = _read(request, output)
+                    output = await self._http.ask(self._arguments(request))
                 except transport_errors() as error:
-                    answer, fault = None, fault_of(error, self._api_key)
+                    fault = fault_of(error, self._api_key)
+                else:
+                    answer, paid, fault = read_completion(request, output)
                 finally:
                     self._ledger.settle(reserved, paid)
                     self._calling.discard(task)
@@ -218,8 +228,8 @@ class EndpointClient(SessionClient):
         return ChatAnswer(
             id=request.id, error=f"{fault.kind}: {fault.detail}", attempts=attempts,
             prompt_tokens=spent_in, completion_tokens=spent_out,
-            seconds=0.0 if started is None else time.monotonic() - started, finish_reason=fault.finish_reason,
-            thinking=fault.thinking,
+            seconds=0.0 if started is None else time.monotonic() - started,
+            finish_reason=fault.finish_reason, thinking=fault.thinking,
         )
 
     def _given_up(self, fault: Fault, first_outage: float, now: float) -> bool:
@@ -234,31 +244,12 @@ class EndpointClient(SessionClient):
         while (wait := self._pause_until - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
-    def _body(self, request: ChatRequest) -> dict[str, Any]:
-        extra: dict[str, Any] = dict(self.extra_body)
-        schema = dict(request.schema) if request.schema is not None else None
-        response_format = None
-        if self.structured == "structured_outputs":
-            if schema is not None:
-                extra["structured_outputs"] = {"json": schema}
-            elif request.choices is not None:
-                extra["structured_outputs"] = {"choice": list(request.choices)}
-        elif self.structured == "response_format":
-            if request.choices is not None:
-                schema = choice_schema(list(request.choices))
-            if schema is not None:
-                response_format = {
-                    "type": "json_schema",
-                    "json_schema": {"name": "answer", "schema": schema, "strict": True},
-                }
-        return {
-            "messages": [dict(m) for m in request.messages], "model": self.model,
-            "max_tokens": request.max_tokens, "temperature": request.temperature,
-            "top_p": request.top_p, "seed": request.seed, "stop": list(request.stop) or None,
-            "logprobs": True if request.logprobs is not None else None,
-            "top_logprobs": request.logprobs, "response_format": response_format,
-            "extra_body": extra or None,
-        }
+    def _arguments(self, request: ChatRequest) -> dict[str, Any]:
+        """The arguments of `chat_completion`: the body, with what it does not know as extra."""
+        body = completion_body(request, structured=self.structured)
+        known = {name: body[name] for name in body if name in _ARGUMENTS}
+        extra = {**{n: v for n, v in body.items() if n not in _ARGUMENTS}, **self.extra_body}
+        return {**known, "model": self.model, "extra_body": extra or None}
 
 
 class _EndpointSession:
@@ -360,14 +351,6 @@ class _EndpointSession:
             loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._tasks])
 
 
-def choice_schema(choices: list[str]) -> dict[str, Any]:
-    """The JSON schema that makes a server choose one of `choices`."""
-    return {
-        "type": "object", "properties": {"choice": {"type": "string", "enum": choices}},
-        "required": ["choice"], "additionalProperties": False,
-    }
-
-
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -379,62 +362,4 @@ def _check_url(url: str) -> None:
         raise ObliqError(
             f"the address of {parts.hostname} carries a password or key; give it as api_key or in "
             f"{API_KEY_VARIABLE}, where it does not reach logs")
-
-
-def _prompt_bound(request: ChatRequest) -> int:
-    """More tokens than the prompt is likely to have, for reserving budget."""
-    return sum(len(m["content"].encode()) // 3 + 8 for m in request.messages)
-
-
-def _read(
-    request: ChatRequest, output: Any
-) -> tuple[ChatAnswer | None, tuple[int, int], Fault | None]:
-    """An answer, what it took, and the fault for which it cannot be taken."""
-    usage = output.usage or {}
-    paid = (_count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
-    if not output.choices:
-        return None, paid, Fault("malformed", "the reply has no choices")
-    choice = output.choices[0]
-    message = choice.message or {}
-    content = message.get("content")
-    reasoning = message.get("reasoning") or message.get("reasoning_content")
-    text, inline = strip_thinking(content) if isinstance(content, str) else ("", None)
-    thinking = "\n".join(part for part in (reasoning, inline) if part) or None
-    finish = choice.finish_reason or "stop"
-    if not text and finish not in ("length", "content_filter"):
-        return None, paid, Fault(
-            "empty", "the reply has no text", finish_reason=finish, thinking=thinking)
-    if request.choices is not None:
-        text = _unwrap_choice(text, request.choices)
-    return ChatAnswer(
-        id=request.id, text=text or None, thinking=thinking, finish_reason=finish,
-        logprobs=_logprobs(choice),
-    ), paid, None
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def _unwrap_choice(text: str, choices: Sequence[str]) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    chosen = value.get("choice") if isinstance(value, dict) else None
-    return chosen if chosen in choices else text
-
-
-def _logprobs(choice: Any) -> tuple[dict[str, Any], ...] | None:
-    content = (choice.logprobs or {}).get("content")
-    if not isinstance(content, list):
-        return None
-    return tuple(
-        {
-            "token": entry.get("token"), "logprob": entry.get("logprob"),
-            "top": [[t.get("token"), t.get("logprob")] for t in entry.get("top_logprobs") or []],
-        }
-        for entry in content
-    )
 

@@ -52,13 +52,23 @@ class InferenceClient(AsyncInferenceClient):
         return await super()._inner_post(request_parameters, stream=stream)
 
     async def ask(self, body: dict[str, Any]) -> Any:
-        """One chat completion; `body` holds the arguments of `chat_completion`."""
-        return await self.chat_completion(**body)
+        """One chat completion as plain values; `body` has the arguments of `chat_completion`."""
+        return _plain(await self.chat_completion(**body))
 
     async def close(self) -> None:
         """Close the connections; errors while closing are of no interest any more."""
         with contextlib.suppress(httpx2.HTTPError, OSError):
             await super().close()
+
+
+def _plain(value: Any) -> Any:
+    """The Hub's reply types as dicts, with the fields they do not know (`reasoning_content`)."""
+    if isinstance(value, dict):
+        fields = {**value, **getattr(value, "__dict__", {})}
+        return {name: _plain(item) for name, item in fields.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
 
 
 def build_client(
