@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from obliq_hf.errors import ObliqError
 from training_recipes.recipe import Recipe, load_recipe
 from training_recipes.settings import leaves
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -144,7 +147,7 @@ def test_files_are_found_beside_the_recipe_and_words_from_the_current_folder(
     write(tmp_path, "r/scene.yaml", "x: 1\n")
     (tmp_path / "r" / "writing").mkdir()
     (tmp_path / "r" / "models" / "tiny").mkdir(parents=True)
-    path = write(
+    write(
         tmp_path,
         "r/a.yaml",
         "tasks: [writing, scene.yaml]\ncorpus: {path: data}\ntraining: {base: models/tiny}\n",
