@@ -84,7 +84,8 @@ def load_recorded(
                 raise DataError(f"{where} field {name!r} must be a string that is not empty")
         query = RecordedQuery(**{name: row[name] for name in _FIELDS})
         if query.split not in SPLITS:
-            raise DataError(f"{where} field 'split' is {query.split!r}{nearest(query.split, SPLITS)}")
+            hint = nearest(query.split, SPLITS)
+            raise DataError(f"{where} field 'split' is {query.split!r}{hint}")
         if query.id in seen:
             raise DataError(f"{where} field 'id' {query.id!r} was given before")
         seen.add(query.id)

@@ -39,6 +39,7 @@ from dataset_builders.corpora.classics_table import (
     read_source,
     source_folder,
 )
+from dataset_builders.corpora.label_task import same_label_task
 from dataset_builders.corpora.layout import TaskFiles, write_folder
 from dataset_builders.corpora.passages import cut_passages, evenly, share
 from dataset_builders.corpora.plain_text import (
@@ -111,8 +112,7 @@ def _stories(text: str, source: Source) -> list[tuple[str | None, str]]:
     starts.sort(key=lambda pair: pair[0])
     ends = [at for at, _ in starts[1:]] + [len(lines)]
     return [
-        (work, "\n".join(lines[at + 1 : end]))
-        for (at, work), end in zip(starts, ends, strict=True)
+        (work, "\n".join(lines[at + 1 : end])) for (at, work), end in zip(starts, ends, strict=True)
     ]
 
 
@@ -208,46 +208,27 @@ def to_corpus(passages: Sequence[Passage], table: Table) -> Corpus:
     )
 
 
-def writing_task(passages: Sequence[Passage], table: Table) -> TaskFiles:
+def writing_task(corpus: Corpus, table: Table) -> TaskFiles:
     """Find the same hand in another work; queries of the table's dev and test hands."""
-    by_author: dict[str, list[Passage]] = {author: [] for author in table.authors}
-    for passage in passages:
-        by_author[passage.work.author].append(passage)
-    ids, texts, metadata = [], [], []
-    qrels: dict[str, Qrels] = {"dev": {}, "test": {}}
-    excluded: dict[str, list[str]] = {}
-    for author in table.authors.values():
-        if author.split is None:
-            continue
-        held = by_author[author.id]
-        works: dict[str, list[Passage]] = {}
-        for passage in held:
-            works.setdefault(passage.work.id, []).append(passage)
-        counts = share([len(w) for w in works.values()], QUERIES_PER_HAND)
-        if len(works) > QUERIES_PER_HAND:
-            kept = set(evenly(len(works), QUERIES_PER_HAND))
-            counts = [1 if i in kept else 0 for i in range(len(works))]
-        for of_work, count in zip(works.values(), counts, strict=True):
-            for i in evenly(len(of_work), count):
-                passage = of_work[i]
-                query = f"w-{passage.id}"
-                ids.append(query)
-                texts.append(passage.text)
-                metadata.append({"author": author.id, "work": passage.work.id})
-                qrels[author.split][query] = {
-                    p.id: 1 for p in held if p.work.group != passage.work.group
-                }
-                excluded[query] = [
-                    p.id
-                    for p in passages
-                    if p.work.group == passage.work.group
-                    or (
-                        author.translator
-                        and p.work.author != author.id
-                        and table.authors[p.work.author].translator == author.translator
-                    )
-                ]
-    return TaskFiles("writing", Queries(ids, texts, metadata), qrels, excluded)
+    authors, translators = corpus.metadata["author"], corpus.metadata["translator"]
+
+    def same_translator(query: int, document: int) -> bool:
+        return (
+            bool(translators[query])
+            and translators[query] == translators[document]
+            and authors[query] != authors[document]
+        )
+
+    return same_label_task(
+        corpus,
+        name="writing",
+        label_field="author",
+        splits={a.id: a.split for a in table.authors.values() if a.split},
+        per_label=QUERIES_PER_HAND,
+        spread_field="work",
+        prefix="w-",
+        undecided=same_translator,
+    )
 
 
 def scene_task(corpus: Corpus) -> TaskFiles | None:
@@ -299,7 +280,7 @@ def build(out: str | Path, *, tasks: Sequence[str] = TASKS) -> Corpus:
     corpus = to_corpus(passages, table)
     files = []
     if "writing" in tasks:
-        files.append(writing_task(passages, table))
+        files.append(writing_task(corpus, table))
     if "scene" in tasks:
         scene = scene_task(corpus)
         if scene is None:

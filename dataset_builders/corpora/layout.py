@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import DataError
@@ -13,6 +12,7 @@ from obliq_hf.records import write_corpus, write_excluded, write_qrels, write_qu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from obliq_hf.records import Corpus, Qrels, Queries
 

@@ -1,9 +1,9 @@
 """Source texts to sections: the paragraphs of a chapter, the speeches of a scene, nothing else.
 
 Prose: headings, epigraphs, verse set off by indention, captions, notes and signatures go.
-Plays: a block is kept where it opens with a speaker's name, and the name is dropped. A block without
-one is kept as the rest of a speech where someone says I or you in it and nothing in it looks like a
-direction. All else (directions, headings, songs and letters without such a word) goes.
+Plays: a block is kept where it opens with a speaker's name, and the name is dropped. A block
+without one is kept as the rest of a speech where someone says I or you in it and nothing in it
+looks like a direction. All else (directions, headings, songs without such a word) goes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ SpeakerStyle = Literal["line", "inline", "mixed"]
 _HEADING = re.compile(r"(chapter|part|book|volume|prologue|epilogue|letter)\b", re.IGNORECASE)
 _NOTE = re.compile(r"\s*(\*\s*\w|\[\*|\[\d+[.\]]|note:|\d+\.\s+[A-Z])", re.IGNORECASE)
 _ENDS = re.compile(r"[.!?,;:'\"\u2019\u201d)\]*-]$|--$|\u2014$")
+_ATTRIBUTION = re.compile(r"\s*(--|\u2014)\s?[A-Z]")
 _NOTE_NUMBER = re.compile(r"(?<![0-9])\d{1,3}(?![0-9])")
 _DIRECTION = re.compile(
     r"\s*(enter|re-enter|exit|exeunt|exeunt|manet|flourish|alarum|alarums|sennet|hautboys)\b",
@@ -38,8 +39,11 @@ _SPEAKERS = {
     "inline": re.compile(r"((?:\d )?[A-Z][A-Z'&]*(?:[ .-]+[A-Z][A-Z'&]*)*|Cri|Sog)\s*[.:]\s*"),
     "mixed": re.compile(r"((?:\d )?[A-Z][a-z]{1,5}|Senators)[.:]\s*"),
 }
-_NO_SPEAKER = re.compile(r"(the stage|after the|act|scene|prologue|epilogue|enter|re-enter|exit"
-                         r"|induction|argument|finis|the end)\b", re.IGNORECASE)
+_NO_SPEAKER = re.compile(
+    r"(the stage|after the|act|scene|prologue|epilogue|enter|re-enter|exit"
+    r"|induction|argument|finis|the end)\b",
+    re.IGNORECASE,
+)
 
 
 _ADDRESS = re.compile(
@@ -128,10 +132,9 @@ def prose_sections(
             dropped["headings"] += count_words(joined)
             after_number = False
             continue
-        attribution = i + 1 < len(blocks) and re.match(r"\s*(--|\u2014)\s?[A-Z]", blocks[i + 1])
-        if re.match(r"(--|\u2014)\s?[A-Z]", joined) and len(joined) < 60:
-            dropped["epigraphs"] += count_words(joined)
-        elif attribution and len(blocks[i + 1].split()) < 8:
+        following = blocks[i + 1] if i + 1 < len(blocks) else ""
+        followed = _ATTRIBUTION.match(following) and len(following.split()) < 8
+        if followed or (_ATTRIBUTION.match(joined) and len(joined) < 60):
             dropped["epigraphs"] += count_words(joined)
         elif not indented and all(line.startswith("  ") for line in lines if line.strip()):
             dropped["indented"] += count_words(joined)
@@ -221,8 +224,11 @@ def play_sections(
             reason = "directions" if _DIRECTION.match(stripped) else "without a speaker"
             dropped[reason] += count_words(stripped)
             continue
-        lines = [line for line in inside.sub("", stripped[match.end() :]).split("\n")
-                 if line.strip() and not _DIRECTION.match(line)]
+        lines = [
+            line
+            for line in inside.sub("", stripped[match.end() :]).split("\n")
+            if line.strip() and not _DIRECTION.match(line)
+        ]
         speech = " ".join(" ".join(lines).split())
         if count_words(speech):
             sections[-1].append(speech)
