@@ -1,0 +1,1 @@
+"""Search: exact dense and BM25 engines, exclusions, fusion and run files."""
