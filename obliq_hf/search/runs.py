@@ -117,8 +117,7 @@ def check_run(run: Mapping[str, Mapping[str, float]], name: str = "run") -> None
 def write_run(path: str | Path, run: Mapping[str, Mapping[str, float]], *, tag: str) -> None:
     r"""Write a run as a TREC file: ``query  Q0  document  rank  score  tag``, tab-separated.
 
-    Ids may hold spaces. Scores are made strictly decreasing and written with nine significant
-    digits. The file is written atomically; a query without documents leaves no line.
+    Ids may hold spaces. Scores are made strictly decreasing and written with all digits. The file is written atomically; a query without documents leaves no line.
 
     Args:
         path: The file.
@@ -139,7 +138,7 @@ def write_run(path: str | Path, run: Mapping[str, Mapping[str, float]], *, tag: 
             scores = strictly_decreasing(documents.values())
             for rank, (document, score) in enumerate(zip(documents, scores, strict=True), 1):
                 _check_id(document, "document")
-                out.write(f"{query_id}\tQ0\t{document}\t{rank}\t{score:.9g}\t{tag}\n")
+                out.write(f"{query_id}\tQ0\t{document}\t{rank}\t{score!r}\t{tag}\n")
 
 
 def _check_id(identifier: str, kind: str) -> None:
