@@ -117,7 +117,8 @@ def check_run(run: Mapping[str, Mapping[str, float]], name: str = "run") -> None
 def write_run(path: str | Path, run: Mapping[str, Mapping[str, float]], *, tag: str) -> None:
     r"""Write a run as a TREC file: ``query  Q0  document  rank  score  tag``, tab-separated.
 
-    Ids may hold spaces. Scores are made strictly decreasing and written with all digits. The file is written atomically; a query without documents leaves no line.
+    Ids may hold spaces. Scores are made strictly decreasing and written with all their digits.
+    The file is written atomically; a query without documents leaves no line.
 
     Args:
         path: The file.

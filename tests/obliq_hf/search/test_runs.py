@@ -100,7 +100,7 @@ def test_the_file_has_six_tab_separated_fields_and_ranks_from_one(tmp_path: Path
 
 def test_whitespace_crlf_and_bom_are_read(tmp_path: Path):
     (tmp_path / "r").write_bytes(
-        '\ufeffq1 Q0 d1 2 0.5 s\r\n\r\nq1   Q0  d2 1 0.75 s\r\nq2\tQ0\td "1\t1\t-3e-1\ts\r\n'.encode()
+        b'\xef\xbb\xbfq1 Q0 d1 2 0.5 s\r\n\r\nq1   Q0  d2 1 0.75 s\r\nq2\tQ0\td "1\t1\t-3e-1\ts\r\n'
     )
     assert read_run(tmp_path / "r") == {"q1": {"d2": 0.75, "d1": 0.5}, "q2": {'d "1': -0.3}}
     assert list(read_run(tmp_path / "r")["q1"]) == ["d2", "d1"]
