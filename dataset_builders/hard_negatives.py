@@ -18,8 +18,6 @@ from dataset_builders.mined_negatives import MinedNegatives, MiningReport
 from dataset_builders.near_duplicates import (
     TextProfile,
     is_near_duplicate,
-    profile,
-    same_text_rows,
     text_key,
 )
 from obliq_hf.errors import DataError, nearest
@@ -68,6 +66,12 @@ class _Query:
     head: list[int] = field(default_factory=list)
     considered: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    own_profile: TextProfile | None = None
+
+    def profile(self) -> TextProfile:
+        if self.own_profile is None:
+            self.own_profile = TextProfile(self.text or "")
+        return self.own_profile
 
 
 def _check_ids(
@@ -107,9 +111,12 @@ class _Miner:
         self.groups: Sequence[str | None] = (
             corpus.groups if exclude_same_group else [None] * len(corpus)
         )
-        self.first = same_text_rows(corpus.texts)
-        self.same = self.first.tolist()
-        self.profile = lru_cache(maxsize=50_000)(self._profile)
+        self.by_text: dict[bytes, int] = {}
+        self.same = [
+            self.by_text.setdefault(text_key(text), row) for row, text in enumerate(corpus.texts)
+        ]
+        self.first = np.array(self.same, dtype=np.int64)
+        self.profile = lru_cache(maxsize=10_000)(self._profile)
         self.copy_groups: dict[int, set[str]] = {}
         for row in np.flatnonzero(self.first != np.arange(len(corpus))).tolist():
             group, text = self.groups[row], self.same[row]
@@ -117,7 +124,7 @@ class _Miner:
                 self.copy_groups.setdefault(text, set()).add(group)
 
     def _profile(self, row: int) -> TextProfile:
-        return profile(self.corpus.texts[row])
+        return TextProfile(self.corpus.texts[row])
 
     def shares_group(self, query: _Query, text: int) -> bool:
         """Whether a text stands in a group of the query's documents, there or as a copy."""
@@ -163,7 +170,7 @@ class _Miner:
         own = self.profile(row)
         if any(is_near_duplicate(own, self.profile(other)) for other in query.likenesses):
             return True
-        return query.text is not None and is_near_duplicate(own, profile(query.text))
+        return query.text is not None and is_near_duplicate(own, query.profile())
 
     def fill(self, query: _Query, candidates: NDArray[np.int64], seed: list[int]) -> int:
         """Draw what is missing from the admissible documents outside the window's head."""
@@ -325,11 +332,9 @@ def _prepare(
     together: dict[bytes, dict[int, None]] = {}
     for key, rows in zip(keys, positives, strict=True):
         together.setdefault(key, {}).update(dict.fromkeys(rows))
-    by_text = {text_key(corpus.texts[row]): row for row in sorted(set(same), reverse=True)}
-    own = [
-        corpus.row.get(query_ids[i], -1) if query_ids is not None else -1 for i in range(len(texts))
-    ]
-    own = [by_text.get(key, -1) if row < 0 else row for row, key in zip(own, keys, strict=True)]
+    own = [miner.by_text.get(key, -1) for key in keys]
+    for place, query in enumerate(query_ids or ()):
+        own[place] = corpus.row.get(query, own[place])
     joined: dict[int, set[int]] = {}
     if graph is not None:
         complete = graph.complete or graph

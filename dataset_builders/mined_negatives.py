@@ -41,6 +41,10 @@ class MiningReport:
     skipped: dict[str, int] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self)
+
     def shortage(self) -> str:
         """The shortage in words: ``1 query, 2 negatives missing``."""
         queries = "1 query" if self.short_queries == 1 else f"{self.short_queries} queries"
@@ -100,7 +104,7 @@ def write_negatives(
             for q, p, ids, ranks in rows
         ),
     )
-    write_json(target.with_suffix(".report.json"), asdict(mined.report))
+    write_json(target.with_suffix(".report.json"), mined.report.to_dict())
 
 
 def read_negatives(path: str | Path) -> dict[tuple[str, str], tuple[list[str], list[int]]]:
