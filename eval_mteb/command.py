@@ -13,6 +13,7 @@ from eval_mteb.evaluation import (
     fusion_system,
     teacher_system,
 )
+from eval_mteb.models import default_name
 from eval_mteb.tasks import folder_tasks
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.task_data import available_tasks
@@ -50,9 +51,7 @@ def _chosen_tasks(data: Path, names: Sequence[str]) -> list[ObliqTask | str]:
 
 
 def _model_name(model: str, taken: set[str]) -> str:
-    base = Path(model).name or "model"
-    if base == "model" and Path(model).resolve().parent.name:
-        base = Path(model).resolve().parent.name
+    base = default_name(model) if Path(model).is_dir() else model.rsplit("/", 1)[-1]
     name, number = base, 2
     while name in taken:
         name, number = f"{base}-{number}", number + 1

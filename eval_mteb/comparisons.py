@@ -5,28 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.metrics import bootstrap_ci, holm, paired_bootstrap, permutation_test
+from obliq_hf.statistics import (
+    bootstrap_ci,
+    compare_metrics,
+    holm,
+    permutation_test,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from eval_mteb.results import Scores, TaskResults
+    from eval_mteb.results import Scores, SystemResult, TaskResults
 
 __all__ = [
     "METRICS",
-    "SMALL",
     "compare_folders",
     "compare_systems",
     "default_pairs",
-    "difference",
+    "differences",
     "interval",
 ]
 
 METRICS = ("ndcg_at_10", "ndcg_at_50", "recall_at_10", "recall_at_50", "recall_at_100")
 """The metrics reported."""
-
-SMALL = 50
-"""Below so many queries a report says that it can only see large differences."""
 
 _PAIRS = (
     ("student", "base"),
@@ -59,43 +60,61 @@ def interval(
     return [round(float(low), 6), round(float(high), 6)]
 
 
-def difference(
-    a: Scores,
-    b: Scores,
+def differences(
+    a: SystemResult,
+    b: SystemResult,
+    metrics: Sequence[str],
     *,
     groups: Mapping[str, str] | None = None,
     resamples: int = 10_000,
     seed: int = 0,
     permutation: bool = False,
-) -> dict[str, Any]:
-    """The paired difference a − b with its 95 % interval and bootstrap p.
+) -> list[dict[str, Any]]:
+    """The paired differences a − b with their 95 % intervals and bootstrap p.
 
     Args:
-        a: Query id -> value.
-        b: The same queries.
+        a: One system.
+        b: Another, measured on the same queries.
+        metrics: Those of them that both have are compared, with the same resamples.
         groups: Query id -> group; whole groups are resampled.
-        resamples: Bootstrap resamples.
+        resamples: Bootstrap resamples, and random sign patterns of the permutation test.
         seed: Their seed.
         permutation: Add the p of a paired permutation test.
 
     Returns:
-        ``delta``, ``ci95``, ``p``, ``n``, and ``permutation_p`` where asked.
+        One row a metric: ``metric``, ``delta``, ``ci95``, ``p``, ``n``, and ``permutation_p``
+        where asked.
 
     Raises:
         ObliqError: The two were not measured on the same queries.
     """
-    found = paired_bootstrap(a, b, groups=groups, resamples=resamples, seed=seed)
-    row: dict[str, Any] = {
-        "delta": round(float(found.delta), 6),
-        "ci95": [round(float(found.lo), 6), round(float(found.hi), 6)],
-        "p": round(float(found.p), 6),
-        "n": int(found.n),
-    }
-    if permutation:
-        row["permutation_p"] = round(
-            float(permutation_test(a, b, resamples=resamples, seed=seed)), 6
-        )
-    return row
+    known = [m for m in metrics if m in a.per_query and m in b.per_query]
+    if not known:
+        return []
+    left = {m: a.scores(m) for m in known}
+    right = {m: b.scores(m) for m in known}
+    rows = []
+    for metric, found in compare_metrics(
+        left, right, groups=groups, resamples=resamples, seed=seed
+    ).items():
+        row: dict[str, Any] = {
+            "metric": metric,
+            "delta": _rounded(found.delta),
+            "ci95": [_rounded(found.lo), _rounded(found.hi)],
+            "p": round(found.p, 6),
+            "n": found.n,
+        }
+        if found.groups is not None:
+            row["groups"] = found.groups
+        if permutation:
+            p = permutation_test(left[metric], right[metric], permutations=resamples, seed=seed)
+            row["permutation_p"] = round(p, 6)
+        rows.append(row)
+    return rows
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 6) + 0.0
 
 
 def compare_systems(
@@ -126,18 +145,9 @@ def compare_systems(
         for a, b in pairs if pairs is not None else default_pairs(list(task.systems)):
             if a not in task.systems or b not in task.systems:
                 continue
-            for metric in metrics:
-                if metric not in task.systems[a].per_query:
-                    continue
-                left, right = task.systems[a].scores(metric), task.systems[b].scores(metric)
-                head = {"task": key, "a": a, "b": b, "metric": metric}
-                found = difference(
-                    left, right, resamples=resamples, seed=seed, permutation=permutation
-                )
-                rows.append({**head, "by": "query", **found})
-                for column, groups in task.groups.items():
-                    found = difference(left, right, groups=groups, resamples=resamples, seed=seed)
-                    rows.append({**head, "by": column, **found})
+            rows += _rows(
+                key, task, task.systems[a], task.systems[b], metrics, resamples, seed, permutation
+            )
     if permutation:
         _correct(rows)
     return rows
@@ -190,19 +200,35 @@ def compare_folders(
         for a, b in pairs:
             if a not in one.systems or b not in two.systems:
                 continue
-            for metric in metrics:
-                if metric not in one.systems[a].per_query:
-                    continue
-                left, right = one.systems[a].scores(metric), two.systems[b].scores(metric)
-                head = {"task": key, "a": a, "b": b, "metric": metric}
-                found = difference(left, right, resamples=resamples, seed=seed, permutation=True)
-                rows.append({**head, "by": "query", **found})
-                for column, groups in one.groups.items():
-                    found = difference(left, right, groups=groups, resamples=resamples, seed=seed)
-                    rows.append({**head, "by": column, **found})
+            left, right = one.systems[a], two.systems[b]
+            rows += _rows(key, one, left, right, metrics, resamples, seed, True)
     if not rows:
         raise ObliqError("the two evaluations have no system in common; name one of each")
     _correct(rows)
+    return rows
+
+
+def _rows(
+    key: str,
+    task: TaskResults,
+    a: SystemResult,
+    b: SystemResult,
+    metrics: Sequence[str],
+    resamples: int,
+    seed: int,
+    permutation: bool,
+) -> list[dict[str, Any]]:
+    head = {"task": key, "a": a.name, "b": b.name}
+    settings: dict[str, Any] = {"resamples": resamples, "seed": seed}
+    rows = [
+        {**head, "by": "query", **row}
+        for row in differences(a, b, metrics, permutation=permutation, **settings)
+    ]
+    for column, groups in task.groups.items():
+        rows += [
+            {**head, "by": column, **row}
+            for row in differences(a, b, metrics, groups=groups, **settings)
+        ]
     return rows
 
 

@@ -78,7 +78,10 @@ class System:
 def bm25_system(setting: str = "english", *, name: str = "bm25") -> System:
     """BM25 with one stated tokeniser setting."""
     from eval_mteb.baselines.bm25 import BM25Search
+    from obliq_hf.search.bm25 import SETTINGS
 
+    if setting not in SETTINGS:
+        raise ObliqError(f"no BM25 setting {setting!r}{nearest(setting, SETTINGS)}")
     return System(
         name,
         BM25Search(setting).fingerprint,
@@ -114,14 +117,14 @@ def encoder_system(
 ) -> System:
     """A dense encoder; the arguments are those of :func:`eval_mteb.models.load_encoder`."""
     from eval_mteb.models import load_encoder
-    from obliq_hf.encoder import embedded_model_path
+    from obliq_hf.encoder.sources import locate
 
-    folder = Path(embedded_model_path()) if str(checkpoint) == "embedded" else Path(checkpoint)
-    if folder.is_dir():
+    source = locate(checkpoint, revision=revision)
+    if source.local:
         ignored = ("README.md", "training.json", ".gitattributes")
-        content: Any = hash_files(folder, ignore=ignored)
+        content: Any = hash_files(source.location, ignore=ignored)
     else:
-        content = [str(checkpoint), revision]
+        content = [source.id, source.commit()]
     settings = {
         "prompts": None if prompts is None else dict(prompts),
         "tasks": [[t.name, t.instruction] for t in tasks],
@@ -140,7 +143,7 @@ def encoder_system(
             include_prompt=include_prompt,
             revision=revision,
             device=device,
-            name=name if folder.is_dir() else None,
+            name=name if source.id is None else None,
         )
 
     return System(name, content_hash(["encoder", content, settings]), load, about)

@@ -47,7 +47,7 @@ def neighbour_examples(
     before, after = (task.systems[s].scores("ndcg_at_10") for s in systems)
     order = sorted(before, key=lambda q: (after[q] - before[q], q), reverse=True)
     order = [q for q in order if q in texts]
-    places = [round((i + 1) / (count + 1) * (len(order) - 1)) for i in range(count)]
+    places = [int((i + 1) / (count + 1) * (len(order) - 1)) for i in range(count)]
     rows = []
     for query in dict.fromkeys(order[place] for place in places):
         found = {s: _first(task, s, query, data) for s in systems}

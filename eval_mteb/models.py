@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from obliq_hf.tasks import ObliqTask
 
-__all__ = ["local_meta", "load_encoder", "model_fingerprint", "wrap_encoder"]
+__all__ = ["default_name", "load_encoder", "local_meta", "model_fingerprint", "wrap_encoder"]
 
 _NOT_CONTENT = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"}
 
@@ -127,9 +128,11 @@ def wrap_encoder(
     # so the wrapper is made without prompts and given the ones that mteb understands.
     model.prompts = {}
     try:
-        wrapper = SentenceTransformerEncoderWrapper(model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # mteb calls a renamed method
+            wrapper = SentenceTransformerEncoderWrapper(model)
     finally:
-        model.prompts = prompts  # type: ignore[assignment]
+        model.prompts = prompts
     wrapper.model_prompts = {
         key: prompt for key, prompt in prompts.items() if prompt is not None and _understood(key)
     }
@@ -192,39 +195,44 @@ def load_encoder(
     Raises:
         ObliqError: Nothing is there, or ``prompts`` and ``tasks`` are both given.
     """
-    from obliq_hf.encoder import ObliqSentenceTransformer, embedded_model_path, prompts_for
+    from obliq_hf.encoder.sources import locate, refuse_pickle
+    from obliq_hf.prompts import prompts_for
 
     if prompts is not None and tasks:
         raise ObliqError("give prompts or the tasks to make them from, not both")
-    source = str(path_or_name)
-    local = Path(embedded_model_path()) if source == "embedded" else Path(source)
-    if local.is_dir():
+    source = locate(path_or_name, revision=revision)
+    refuse_pickle(source)
+    if source.file("modules.json") is not None:
         from sentence_transformers import SentenceTransformer
 
-        model = SentenceTransformer(str(local), device=device)
-        found = None
+        model = SentenceTransformer(source.location, revision=source.revision, device=device)
     else:
-        if isinstance(path_or_name, Path) or source.startswith((".", "/")):
-            raise ObliqError(f"{source}: no such checkpoint folder")
-        model = ObliqSentenceTransformer(source, revision=revision, device=device)
-        found = getattr(model.model_card_data, "base_model_revision", None) or revision
+        from obliq_hf.encoder import ObliqSentenceTransformer
+
+        model = ObliqSentenceTransformer.from_base(
+            path_or_name, tasks=tasks, revision=revision, device=device
+        )
+    commit = source.commit()
     if max_length is not None:
         model.max_seq_length = max_length
     if include_prompt is not None:
         for module in model:
             if hasattr(module, "include_prompt"):
-                module.include_prompt = include_prompt
+                module.include_prompt = include_prompt  # type: ignore[assignment]
     if tasks:
         prompts = prompts_for(tasks, template or "instruct")
     if prompts is not None:
         model.prompts = {"query": "", "document": "", **prompts}
-        found = None
-    default = source if "/" in source and not local.is_dir() else (local.name or "model")
-    if default == "model" and local.resolve().parent.name:
-        default = local.resolve().parent.name
+    changed = prompts is not None or max_length is not None or include_prompt is not None
     return wrap_encoder(
         model,
-        name=name or ("embedded" if source == "embedded" else default),
-        revision=found,
-        training_datasets=_trained_on(local) if local.is_dir() else None,
+        name=name or source.id or default_name(source.location),
+        revision=None if changed else commit,
+        training_datasets=_trained_on(Path(source.location)) if source.local else None,
     )
+
+
+def default_name(location: str | Path) -> str:
+    """A checkpoint folder's name, or its parent's where that is just ``model``."""
+    folder = Path(location).resolve()
+    return folder.parent.name if folder.name in {"model", "adapter"} else folder.name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eval_mteb.comparisons import SMALL
 from eval_mteb.figures import LABELS, metric_label
+from obliq_hf.statistics import FEW_QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,7 +159,7 @@ def _task_section(report: dict[str, Any], task: str) -> list[str]:
             table(["difference", "by", *[metric_label(m) for m in shown]], cells, left=2),
             "",
         ]
-    if info["queries"] < SMALL:
+    if info["queries"] < FEW_QUERIES:
         lines += [
             f"Only {info['queries']} queries: differences of a few hundredths cannot be told from "
             "chance here, and an interval that includes 0 is no sign of equality.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from datasets import Dataset
 from mteb.abstasks.retrieval import AbsTaskRetrieval
-from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.abstasks.task_metadata import PromptDict, TaskMetadata
 from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 
 from eval_mteb.dense import EncoderSearch
@@ -385,7 +385,7 @@ def folder_tasks(
         if kind not in judgments or not qrels:
             continue
         class_name = name or task_class_name(_collection_name(root), data.name, kind)
-        settings = {"language": language, "depth": depth, "vectors": vectors}
+        settings: dict[str, Any] = {"language": language, "depth": depth, "vectors": vectors}
         made.append(_make_task(class_name, data, qrels, kind, obliq_task, **settings))
     return made
 
@@ -420,7 +420,7 @@ def _make_task(
         eval_splits=[data.split],
         eval_langs=[language],
         main_score=f"ndcg_at_{max(k for k in k_values if k <= 10)}",
-        prompt={"query": obliq_task.instruction} if obliq_task is not None else None,
+        prompt=PromptDict(query=obliq_task.instruction) if obliq_task is not None else None,
     )
     cls = type(
         name,

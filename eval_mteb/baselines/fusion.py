@@ -8,6 +8,7 @@ from eval_mteb.models import local_meta
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import content_hash
 from obliq_hf.search.fusion import fuse
+from obliq_hf.search.runs import check_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ class RunSearch:
     """
 
     def __init__(self, run: Run, *, name: str) -> None:
+        check_run(run, name)
         self.run = run
         self.name = name
 

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval_mteb.comparisons import METRICS, compare_folders, compare_systems
+from eval_mteb.report import write_report
+from eval_mteb.report_markdown import comparison_table, terminal_table, usage_lines
+from eval_mteb.results import read_results
+from obliq_hf.errors import DataError, ObliqError
+from obliq_hf.files import read_json, write_json
+from obliq_hf.records import write_qrels
+
+
+def write_run_folder(root: Path, *, queries: int = 60, shift: float = 0.1) -> Path:
+    """A finished run: two tasks, four systems, scores that are known."""
+    rng = np.random.default_rng(0)
+    for task in ("writing", "scene"):
+        ids = [f"q{i}" for i in range(queries)]
+        folder = root / "eval" / task
+        write_json(
+            folder / "task.json",
+            {
+                "name": task,
+                "mteb_name": f"Obliq{task}",
+                "title": task,
+                "mechanism": "analogue",
+                "attribute": "style",
+                "split": "test",
+                "judgments": "gold",
+                "revision": "r1",
+                "documents": 100,
+                "queries": queries,
+                "judged": queries,
+                "left_out": {"queries without a judgment in this split": 3},
+                "excluded": 0,
+                "max_reachable_recall": 0.5,
+                "groups": {"author": {q: f"a{i % 6}" for i, q in enumerate(ids)}},
+            },
+        )
+        write_qrels(folder / "qrels.tsv", {q: {"d1": 1} for q in ids})
+        level = rng.uniform(0.1, 0.6, queries)
+        for system, gain in (
+            ("bm25", 0.0),
+            ("base-plain", 0.0),
+            ("base-prompt", -0.02),
+            ("base", 0.0),
+            ("student", shift),
+        ):
+            values = {
+                f"{m}_at_{k}": dict(zip(ids, (level + gain).round(6).tolist(), strict=True))
+                for m in ("ndcg", "recall")
+                for k in (1, 3, 5, 10, 20, 50, 100, 1000)
+            }
+            write_json(folder / system / "per_query.json", values)
+            run = "".join(f"{q}\tQ0\td1\t1\t1\t{system}\n" for q in ids)
+            (folder / system / "run.trec").write_text(run, encoding="utf-8", newline="\n")
+        write_json(
+            folder / "base" / "chosen.json",
+            {
+                "chosen": "base-plain",
+                "metric": "ndcg_at_10",
+                "scores": {"base-plain": 0.3, "base-prompt": 0.28},
+            },
+        )
+    write_json(
+        root / "graph" / "purity.json",
+        {
+            "label": "author",
+            "k": 3,
+            "verdict": "Recommended.",
+            "confident": [],
+            "at": [
+                {
+                    "k": 3,
+                    "edges": 30,
+                    "purity": 0.4,
+                    "ci95": [0.3, 0.5],
+                    "random_rate": 0.1,
+                    "lift": 4.0,
+                    "lift_ci95": [3.0, 5.0],
+                }
+            ],
+        },
+    )
+    write_json(root / "model" / "training.json", {"base": "embedded", "learning_rate": 1e-4})
+    (root / "model" / "modules.json").write_text("[]", encoding="utf-8")
+    return root
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run_folder(tmp_path / "run")
+
+
+def test_report_json_has_systems_and_paired_comparisons(run):
+    write_report(run, resamples=500)
+    report = read_json(run / "report.json")
+    assert set(report["systems"]["writing"]) >= {"bm25", "base", "student"}
+    assert set(report["systems"]["scene"]["student"]) == set(METRICS)
+    rows = [
+        r
+        for r in report["comparisons"]
+        if (r["task"], r["a"], r["b"], r["metric"]) == ("writing", "student", "base", "ndcg_at_10")
+    ]
+    assert [r["by"] for r in rows] == ["query", "author"]
+    for row in rows:
+        assert row["delta"] == pytest.approx(0.1, abs=1e-6)
+        assert row["ci95"][0] <= row["delta"] <= row["ci95"][1]
+        assert row["p"] < 0.05
+    base, student = (report["systems"]["writing"][s]["ndcg_at_10"] for s in ("base", "student"))
+    assert student - base == pytest.approx(rows[0]["delta"], abs=1e-5)
+
+
+def test_the_report_is_rebuilt_from_files_to_the_same_text_without_a_model(run, monkeypatch):
+    write_report(run, resamples=200)
+    first = (run / "report.md").read_text(encoding="utf-8")
+    figures = {p.name: p.read_bytes() for p in (run / "figures").iterdir()}
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    write_report(run, resamples=200)
+    assert (run / "report.md").read_text(encoding="utf-8") == first
+    assert {p.name: p.read_bytes() for p in (run / "figures").iterdir()} == figures
+
+
+def test_the_report_says_what_was_searched_chosen_and_how_pure_the_graph_is(run):
+    write_report(run, resamples=200)
+    text = (run / "report.md").read_text(encoding="utf-8")
+    for expected in (
+        "base (without prompt)",
+        "3 queries without a judgment",
+        "lift",
+        "learning rate",
+        'SentenceTransformer("model")',
+        "student − base +.100",
+        "| 100 |",
+    ):
+        assert expected in text, expected
+    assert str(run) not in text
+    assert str(run) not in (run / "report.json").read_text(encoding="utf-8")
+
+
+def test_figures_are_pictures(run):
+    write_report(run, resamples=200)
+    from matplotlib.image import imread
+
+    for name in ("scores", "depth", "recall"):
+        picture = imread(run / "figures" / f"{name}.png")
+        assert picture.shape[0] > 300
+        assert picture.shape[1] > 500
+        assert picture[..., :3].std() > 0.05
+
+
+def test_few_queries_are_said_to_be_few(tmp_path):
+    run = write_run_folder(tmp_path / "run", queries=12)
+    write_report(run, resamples=200, figures=False)
+    assert "Only 12 queries" in (run / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_terminal_table_is_aligned_and_names_the_difference(run):
+    report = write_report(run, resamples=200, figures=False)
+    text = terminal_table(report)
+    assert "student − base: +.100 nDCG@10" in text
+    header, rule, *rows = text.split("\n\n")[0].split("\n")
+    end = header.index("nDCG@10") + len("nDCG@10")
+    assert rule[end - 1] == "─"
+    assert rule[end] == " "
+    assert all(row[end - 1] == "]" for row in rows if "[" in row and ":" not in row)
+
+
+def test_identical_runs_compare_to_nothing_and_other_queries_are_an_error(tmp_path):
+    first = read_results(write_run_folder(tmp_path / "a") / "eval")
+    second = read_results(write_run_folder(tmp_path / "b") / "eval")
+    rows = compare_folders(first, second, resamples=300)
+    assert {tuple(r["ci95"]) for r in rows} == {(0.0, 0.0)}
+    assert {r["p"] for r in rows} == {1.0}
+    assert {r["holm_p"] for r in rows if r["by"] == "query"} == {1.0}
+    assert "[0, 0]" in comparison_table(rows)
+    fewer = read_results(write_run_folder(tmp_path / "c", queries=50) / "eval")
+    with pytest.raises(ObliqError, match="quer"):
+        compare_folders(first, fewer, resamples=300)
+
+
+def test_other_data_under_the_same_task_name_is_refused(tmp_path):
+    first = read_results(write_run_folder(tmp_path / "a") / "eval")
+    other = write_run_folder(tmp_path / "b")
+    for task in ("writing", "scene"):
+        info = read_json(other / "eval" / task / "task.json")
+        write_json(other / "eval" / task / "task.json", {**info, "revision": "r2"})
+    with pytest.raises(ObliqError, match="not the same data"):
+        compare_folders(first, read_results(other / "eval"))
+
+
+def test_holm_corrects_over_the_tasks(run):
+    rows = compare_systems(read_results(run / "eval"), pairs=[("student", "base")], resamples=300)
+    for row in rows:
+        if row["by"] == "query":
+            assert row["holm_p"] >= row["permutation_p"]
+
+
+def test_a_folder_without_results_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        write_report(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no results"):
+        write_report(tmp_path / "empty")
+
+
+def test_examples_in_words_can_be_switched_off(tmp_path, folder, writing, scene, tiny_model_dir):
+    from eval_mteb.evaluation import evaluate_folder
+
+    run = tmp_path / "run"
+    evaluate_folder(
+        folder,
+        [writing],
+        run / "eval",
+        systems=["base", "student"],
+        base=tiny_model_dir,
+        student=tiny_model_dir,
+        show_progress=False,
+    )
+    shown = write_report(run, corpus=folder, resamples=100, figures=False)
+    assert len(shown["examples"]["writing"]) == 3
+    first = shown["examples"]["writing"][0]
+    assert first["student"]["text"] in [
+        json.loads(line)["text"]
+        for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    assert "Nearest neighbours in words" in (run / "report.md").read_text(encoding="utf-8")
+    hidden = write_report(run, corpus=folder, resamples=100, figures=False, snippets=False)
+    assert hidden["examples"] == {}
+
+
+def test_the_three_lines_are_valid_python():
+    lines = usage_lines("model", ["writing", "scene"])
+    assert len(lines) == 3
+    compile("\n".join(lines), "usage", "exec")
