@@ -60,9 +60,7 @@ def normalise(text: str) -> str:
     go (Pavlovna for Pávlovna); characters without a plain counterpart are left out.
     """
     text = unicodedata.normalize("NFC", text).translate(_TABLE)
-    text = unicodedata.normalize("NFKD", text)
-    text = "".join(c for c in text if not unicodedata.combining(c))
-    text = text.encode("ascii", "ignore").decode("ascii")
+    text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii")
     text = re.sub(r"[_*|~^]|[<>{}\\]", "", text)
     text = text.replace("''", '"')
     text = re.sub(r"&c\b\.?", "etc.", text)
