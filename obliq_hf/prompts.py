@@ -136,7 +136,9 @@ def is_query_prompt(name: str) -> bool:
     )
 
 
-def check_prompt_name(name: str, prompts: Mapping[str, str], *, document: bool = False) -> None:
+def check_prompt_name(
+    name: str, prompts: Mapping[str, str | None], *, document: bool = False
+) -> None:
     """Refuse a prompt name that would mean no prompt, or the wrong side's.
 
     Args:
