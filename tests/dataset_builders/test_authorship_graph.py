@@ -207,7 +207,7 @@ def test_vectors_that_are_not_finite_or_zero_are_named_by_id(bad: float) -> None
     vectors = make_vectors()
     vectors[3] = bad
     vectors[42, :] = bad
-    with pytest.raises(DataError, match="2 documents.*'d3', 'd42'"):
+    with pytest.raises(DataError, match=r"2 documents.*'d3', 'd42'"):
         build_graph(make_corpus(), vectors)
 
 
@@ -255,7 +255,7 @@ def test_random_dose_depends_on_its_seed_alone() -> None:
 
 def test_a_dose_larger_than_the_graph_names_both_counts() -> None:
     graph = build_graph(make_corpus(), make_vectors())
-    with pytest.raises(DataError, match="dose of 181 .* graph of 180"):
+    with pytest.raises(DataError, match=r"dose of 181 .* graph of 180"):
         take_dose(graph, 181)
     with pytest.raises(DataError, match="0 to 180"):
         take_dose(graph, -1)
@@ -375,7 +375,7 @@ def test_ids_that_look_like_numbers_or_missing_values_survive(tmp_path) -> None:
 
 def test_a_self_edge_is_refused() -> None:
     rows = np.array([0, 1])
-    with pytest.raises(DataError, match="to itself.*'b'"):
+    with pytest.raises(DataError, match=r"to itself.*'b'"):
         Graph(["a", "b"], rows, np.array([1, 1]), np.ones(2, np.int32), np.ones(2, np.float32))
 
 
