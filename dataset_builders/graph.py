@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from obliq_hf.errors import DataError
-from obliq_hf.files import atomic_path, read_json, write_json
+from obliq_hf.files import atomic_path, read_json, safe_name, write_json
 from obliq_hf.records import edge_features
 
 if TYPE_CHECKING:
@@ -144,7 +144,13 @@ def _write_edges(path: Path, graph: Graph, corpus: Corpus) -> None:
             writer.write_table(pa.table(columns, schema=schema))
 
 
-def write_graph(folder: str | Path, graph: Graph, corpus: Corpus) -> None:
+def write_graph(
+    folder: str | Path,
+    graph: Graph,
+    corpus: Corpus,
+    *,
+    reports: Mapping[str, Any] | None = None,
+) -> None:
     """Write a graph, at once or not at all.
 
     Args:
@@ -152,6 +158,7 @@ def write_graph(folder: str | Path, graph: Graph, corpus: Corpus) -> None:
             ``graph.json`` and, for a dose, ``complete.parquet`` with all edges.
         graph: The graph.
         corpus: The corpus it was built over.
+        reports: Name -> JSON value to write beside it as ``<name>.json``: purity, audit.
 
     Raises:
         DataError: The corpus is another one.
@@ -165,6 +172,8 @@ def write_graph(folder: str | Path, graph: Graph, corpus: Corpus) -> None:
             _write_edges(temporary / "complete.parquet", graph.complete, corpus)
             value["complete"] = graph.complete.info
         write_json(temporary / "graph.json", value)
+        for name, report in (reports or {}).items():
+            write_json(temporary / f"{safe_name(name, 'name of a report')}.json", report)
 
 
 def _read_edges(path: Path, corpus: Corpus, info: dict[str, Any], complete: Graph | None) -> Graph:

@@ -16,10 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dataset_builders.graph import Graph
+    from dataset_builders.hard_negatives import LexicalIndex
     from dataset_builders.mined_negatives import MinedNegatives
     from obliq_hf.records import Corpus, Qrels, Queries
 
-__all__ = ["Kind", "TrainingRows", "graph_rows", "positives_of", "query_rows", "without_repeats"]
+__all__ = [
+    "Kind",
+    "TrainingRows",
+    "graph_rows",
+    "negatives_for_graph",
+    "negatives_for_queries",
+    "positives_of",
+    "query_rows",
+    "without_repeats",
+]
 
 Kind = Literal["graph", "queries"]
 """``graph`` rows hold two documents, ``queries`` rows a query and a document."""
@@ -289,3 +299,64 @@ def query_rows(
     if len(used) < len(queries):
         rows.dropped["query without a positive in the corpus"] = len(queries) - len(used)
     return without_repeats(rows)
+
+
+def negatives_for_graph(
+    graph: Graph, corpus: Corpus, index: LexicalIndex | None = None, **settings: Any
+) -> MinedNegatives:
+    """Hard negatives for a graph's edges: BM25 is asked with the anchor's text.
+
+    Args:
+        graph: The edges. For the random-neighbour control give the teacher's dose here, and its
+            negatives to both.
+        corpus: The corpus the graph was built over.
+        index: BM25 over it; built by default.
+        settings: Further settings of :func:`dataset_builders.hard_negatives.mine`.
+
+    Returns:
+        One row an edge.
+    """
+    from dataset_builders.hard_negatives import mine
+
+    anchors = graph.anchor.tolist()
+    return mine(
+        [corpus.texts[i] for i in anchors],
+        [[corpus.ids[i]] for i in graph.positive.tolist()],
+        corpus,
+        index,
+        query_ids=[corpus.ids[i] for i in anchors],
+        graph=graph,
+        **{"exclude_same_group": True, **settings},
+    )
+
+
+def negatives_for_queries(
+    queries: Queries,
+    qrels: Qrels,
+    corpus: Corpus,
+    index: LexicalIndex | None = None,
+    *,
+    excluded: Mapping[str, Sequence[str]] | None = None,
+    **settings: Any,
+) -> MinedNegatives:
+    """Hard negatives for the queries that can be trained on.
+
+    Args:
+        queries: The queries.
+        qrels: Their judgments.
+        corpus: The documents.
+        index: BM25 over them; built by default.
+        excluded: Query id -> documents that must not be its negatives.
+        settings: Further settings of :func:`dataset_builders.hard_negatives.mine`.
+
+    Returns:
+        One row for each query that :func:`positives_of` names.
+    """
+    from dataset_builders.hard_negatives import mine
+
+    rows, positives = positives_of(queries, qrels, corpus)
+    if excluded is not None:
+        settings["excluded"] = [
+            [d for d in excluded.get(queries.ids[row], ()) if d in corpus.row] for row in rows
+        ]
+    return mine([queries.texts[row] for row in rows], positives, corpus, index, **settings)
