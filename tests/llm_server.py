@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import re
 import socket
 import threading
 import time
@@ -155,3 +157,42 @@ def text_logprobs(words: list[tuple[str, float]]) -> list[dict[str, Any]]:
     """Log-probabilities of one token position with these alternatives."""
     top = [{"token": w, "logprob": p} for w, p in words]
     return [{"token": words[0][0], "logprob": words[0][1], "top_logprobs": top}]
+
+
+_OPENINGS = ("looking for", "i remember", "show me", "there was", "find all of", "somebody had")
+_SUBJECTS = """a person|the speaker|an author|one side|a writer|somebody|a voice|the teller|an old
+hand|a guest|the elder one|a doubter|a stranger|the younger man|her friend|a worker|the keeper|the
+host|a mother|his neighbour|a teacher|the visitor|a listener|the first one""".replace("\n", " ")
+_VERBS = """holds back|gives way|keeps asking|turns away|speaks softly|grows impatient|smiles at|
+insists on|never answers|makes light of|praises|builds up|walks around|takes apart|puts off|brings
+home|looks for|lets go of|hides|repeats|defends|regrets|wishes for|counts on""".replace("\n", "")
+_OBJECTS = """the point|every answer|a promise|the whole matter|small things|what was said|the other
+side|an easy way out|their own part|good advice|the quiet room|long waiting|a heavy load|the open
+door|some old debt|the last word|a new road|common sense|the cold morning|a careful plan|her good
+name|the broken chair|his patience|the evening meal""".replace("\n", " ")
+_TURNS = ("and then", "while", "because", "until", "so that", "although", "before", "as if")
+
+
+def oblique_text(key: str, characters: int) -> str:
+    """Plain words without names or numbers, another text for another key."""
+    dice = random.Random(key)
+    subjects, verbs, objects = (
+        dice.sample(words.split("|"), 6) for words in (_SUBJECTS, _VERBS, _OBJECTS))
+    turns = dice.sample(_TURNS, 3)
+    text = dice.choice(_OPENINGS)
+    while len(text) < characters:
+        text += (f" {dice.choice(subjects)} who {dice.choice(verbs)} {dice.choice(objects)} "
+                 f"{dice.choice(turns)}")
+    return text.rsplit(" ", 2)[0] + "."
+
+
+def oblique_reply(body: dict[str, Any]) -> str:
+    """What a good model would answer to a prompt of either stage, as JSON."""
+    prompt = prompt_of(body)
+    size = re.search(r"about (\d+) characters", prompt)
+    if '"query"' in prompt.rsplit("Answer with a JSON object", 1)[-1]:
+        characters = int(size.group(1)) if size else 300
+        return json.dumps({"query": oblique_text(prompt + str(body.get("seed")), characters)})
+    return json.dumps({
+        "attribute": oblique_text("a" + prompt, 30), "evidence": oblique_text("e" + prompt, 60),
+        "description": oblique_text("d" + prompt, 160)})
