@@ -34,6 +34,26 @@ class CorpusConfig:
     group_field: str | None = field(
         default=None, metadata=about("metadata field that names a document's source")
     )
+    label_field: str | None = field(
+        default=None,
+        metadata=about("metadata field whose equal values in other sources are relevant (jsonl)"),
+    )
+    subfolder: str | None = field(
+        default=None, metadata=about("file or folder below path that is searched")
+    )
+    metadata: str | None = field(
+        default=None, metadata=about("file below path with further fields by _id (beir)")
+    )
+    where: dict[str, str] = field(
+        default_factory=dict, metadata=about("only rows with these values of fields (jsonl)")
+    )
+    other_path: str | None = field(
+        default=None,
+        metadata=about("file below path with further texts, not searched: the corpus 'other'"),
+    )
+    other_where: dict[str, str] = field(
+        default_factory=dict, metadata=about("only rows of it with these values of fields")
+    )
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,7 @@ class GraphConfig:
     )
     corpus: str = field(
         default="searched",
-        metadata=about("'searched', or a corpus folder of other texts", path="maybe"),
+        metadata=about("'searched', 'other', or a corpus folder of other texts", path="maybe"),
     )
     k: int = field(default=3, metadata=about("nearest neighbours per document", min=1))
     dose: int | None = field(
@@ -82,6 +102,10 @@ class GraphConfig:
     )
     exclude_same_group: bool = field(
         default=True, metadata=about("no neighbours from the document's own source")
+    )
+    label: str | None = field(
+        default=None,
+        metadata=about("metadata column that stands for the attribute, to screen the graph with"),
     )
 
 
@@ -224,6 +248,9 @@ class TrainingConfig:
 class EvaluationConfig:
     """What is scored, and how deep."""
 
+    corpus: Literal["searched", "other"] = field(
+        default="searched", metadata=about("corpus whose tasks are scored")
+    )
     split: str = field(default="test", metadata=about("split of the reported queries"))
     systems: list[str] = field(
         default_factory=lambda: ["bm25", "teacher", "base", "student", "fusion"],

@@ -40,6 +40,7 @@ class Stage:
         run: Does the work. It may find outputs that an interrupted run of the same stage with
             the same config and inputs has left, and go on from them.
         about: A few words for the progress line.
+        scratch: Further files and folders that it may leave while it is unfinished.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Stage:
     inputs: tuple[str, ...]
     run: Callable[[], None]
     about: str = ""
+    scratch: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -174,7 +176,7 @@ class StageRunner:
         key = self._key(stage)
         begun = self._begun(stage.name)
         if not (begun.is_file() and read_json(begun).get("key") == key):
-            for output in stage.outputs:
+            for output in (*stage.outputs, *stage.scratch):
                 _remove(self.folder / output)
             write_json(begun, {"stage": stage.name, "key": key})
         stage.run()

@@ -1,0 +1,147 @@
+"""Commands that run and train recipes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from obliq_hf.errors import ObliqError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from training_recipes.train import TrainResult
+
+__all__ = ["demo", "run", "show_settings", "train", "train_main"]
+
+_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def show_settings(wanted: bool) -> None:
+    """Print every setting of a recipe with its default, and stop."""
+    if not wanted:
+        return
+    from training_recipes.recipe import Recipe
+    from training_recipes.settings import describe
+
+    for name, kind, default, help_text in describe(Recipe):
+        typer.echo(f"--{name} ({kind}; default {default})\n    {help_text}")
+    raise typer.Exit
+
+
+def run(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="a recipe file, or the name of one that ships")],
+    until: Annotated[str | None, typer.Option(help="stop after this stage")] = None,
+    settings: Annotated[
+        bool,
+        typer.Option("--settings", help="list all settings", callback=show_settings, is_eager=True),
+    ] = False,
+) -> None:
+    """Run a recipe: corpus, queries, graph, mixture, training, evaluation, report.
+
+    Finished stages are found and not run again; a run that was killed goes on where it was. Any
+    setting of the recipe can follow: --graph.neighbours random, --seed 14, --out runs/other.
+    """
+    _run(recipe, context.args, until)
+
+
+def demo(
+    context: typer.Context,
+    until: Annotated[str | None, typer.Option(help="stop after this stage")] = None,
+) -> None:
+    """Run the quickstart recipe on public-domain prose; settings as for 'obliq run'."""
+    _run("quickstart", context.args, until)
+
+
+def _run(recipe: str, words: Sequence[str], until: str | None) -> None:
+    from training_recipes.recipe import load_recipe
+    from training_recipes.run import run_recipe
+
+    run_recipe(load_recipe(recipe, words), until=until, say=typer.echo)
+
+
+def train(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="a recipe file, or the name of one that ships")],
+    mixture: Annotated[
+        Path | None, typer.Option(help="the mixture's folder, if not in the run folder")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="go on from the last checkpoint")] = True,
+    settings: Annotated[
+        bool,
+        typer.Option("--settings", help="list all settings", callback=show_settings, is_eager=True),
+    ] = False,
+) -> None:
+    """Train a retriever on a recipe's mixture.
+
+    Any setting of the recipe can follow: --training.learning_rate 1e-5, or --learning_rate 1e-5.
+    """
+    _report(_train(recipe, context.args, mixture=mixture, resume=resume))
+
+
+for _command in (run, demo, train):
+    _command.context_settings = _WORDS  # type: ignore[attr-defined]
+
+
+def train_main(words: Sequence[str]) -> int:
+    """``python -m training_recipes.train``, alone or under ``accelerate launch``.
+
+    Args:
+        words: A recipe, then settings.
+
+    Returns:
+        The exit status.
+    """
+    first = os.environ.get("RANK", "0") == "0"
+    logging.basicConfig(
+        level=logging.INFO if first else logging.ERROR, format="%(levelname)s %(name)s: %(message)s"
+    )
+    for noisy in ("httpx", "sentence_transformers", "transformers", "datasets"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(context_settings=_WORDS)(train)
+    try:
+        app(list(words), prog_name="python -m training_recipes.train")
+    except ObliqError as error:
+        if first:
+            print(f"error: {error}", file=sys.stderr)
+        return 1
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
+
+
+def _train(recipe: str, words: Sequence[str], *, mixture: Path | None, resume: bool) -> TrainResult:
+    from training_recipes.recipe import load_recipe
+    from training_recipes.stages import run_lock
+    from training_recipes.train import train_recipe
+
+    loaded = load_recipe(recipe, words)
+    if os.environ.get("RANK", "0") != "0":
+        return train_recipe(loaded, mixture=mixture, resume=resume)
+    with run_lock(Path(loaded.out)):
+        return train_recipe(loaded, mixture=mixture, resume=resume)
+
+
+def _report(result: TrainResult) -> None:
+    if os.environ.get("RANK", "0") != "0":
+        return
+    report = result.report
+    for dataset in report["batches"]["datasets"]:
+        typer.echo(
+            f"{dataset['name']}: {dataset['rows']} rows x {dataset['passes']} in "
+            f"{dataset['batches']} batches; {dataset['dropped']} rows found no place; "
+            f"{dataset['negatives'][1]:.0f} negatives per anchor"
+        )
+    losses = [entry["loss"] for entry in report["losses"]]
+    if losses:
+        typer.echo(f"{report['steps']} steps; loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    typer.echo(f"model: {result.model}")
+    if result.adapter is not None:
+        typer.echo(f"adapter: {result.adapter}")
