@@ -27,6 +27,7 @@ __all__ = [
     "apply_overrides",
     "build",
     "check",
+    "describe",
     "field_of",
     "leaves",
     "read_yaml",
@@ -135,7 +136,7 @@ def _expected(hint: Any) -> str:
     if origin is Literal:
         name = " | ".join(str(a) for a in typing.get_args(inner))
     elif origin is list:
-        name = f"a list of {_expected(typing.get_args(inner)[0])} values"
+        name = f"a list, each item {_expected(typing.get_args(inner)[0])}"
     elif origin is dict:
         name = f"a mapping from names to {_expected(typing.get_args(inner)[1])}"
     elif origin in (Union, types.UnionType):
@@ -162,6 +163,20 @@ def _number(value: Any, kind: type) -> Any:
     if isinstance(value, int):
         return value
     return int(number) if number.is_integer() else None
+
+
+def describe(cls: type) -> Iterator[tuple[str, str, str, str]]:
+    """``(name, kind, default, help)`` of every setting, for people."""
+    defaults = to_plain(cls(**{f.name: "" for f in dataclasses.fields(cls) if _is_needed(f)}))
+    for key, declared, hint in leaves(cls):
+        value: Any = defaults
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        yield key, _expected(hint), yaml.safe_dump(value).splitlines()[0], declared.metadata["help"]
+
+
+def _is_needed(f: dataclasses.Field[Any]) -> bool:
+    return f.default is _MISSING and f.default_factory is _MISSING
 
 
 def _scalar(value: Any, hint: Any) -> Any:
@@ -263,7 +278,7 @@ def _checked(
         if name in values:
             made[name] = _coerce(values[name], hints[name], key, origin, partial)
             _check_bounds(made[name], f, key, origin)
-        elif not partial and f.default is _MISSING and f.default_factory is _MISSING:
+        elif not partial and _is_needed(f):
             raise ObliqError(f"{origin}: {key}: missing; {f.metadata.get('help', 'needed')}")
     return made
 

@@ -1,0 +1,83 @@
+"""Tiny mixtures made on the spot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from obliq_hf.files import write_json
+from obliq_hf.records import train_features
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LINES = (
+    "the old man went down to the sea and said no word",
+    "she had a letter from her brother in the war",
+    "they came to the door of the house at night",
+    "a green tree stood by the river in the field",
+    "the king was dead and his son would be the master",
+    "there is fire in the window and water on the stone",
+    "my heart is with you and my hope is with them",
+    "the horse and the ship are lost on the long road",
+)
+PLANTED = "zyxwvu planted secret 31415926"
+
+
+def sentence(rng: np.random.Generator) -> str:
+    """A few lines in random order; no two are the same."""
+    words = " ".join(LINES[i] for i in rng.permutation(len(LINES))[:2]).split()
+    return " ".join(words[i] for i in sorted(rng.choice(len(words), 12, replace=False)))
+
+
+def write_dataset(
+    folder: Path, name: str, kind: str, rows: int, negatives: int, *, task: str, seed: int
+) -> dict[str, Any]:
+    """One parquet file of a mixture; returns its entry in ``mixture.json``."""
+    rng = np.random.default_rng(seed)
+    prefix = "d" if kind == "graph" else "q"
+    columns: dict[str, Any] = {
+        "anchor": [f"{sentence(rng)} {prefix}{i}" for i in range(rows)],
+        "positive": [f"{sentence(rng)} p{i}" for i in range(rows)],
+        **{
+            f"negative_{j + 1}": [f"{sentence(rng)} n{i} {j}" for i in range(rows)]
+            for j in range(negatives)
+        },
+        "anchor_id": [f"{name}-a{i}" for i in range(rows)],
+        "positive_id": [f"{name}-p{i}" for i in range(rows)],
+        "negative_ids": [[f"{name}-n{i}-{j}" for j in range(negatives)] for i in range(rows)],
+        "anchor_group": [f"w{i}" if kind == "graph" else None for i in range(rows)],
+        "positive_group": [f"v{i}" for i in range(rows)],
+        "blocked_ids": [[f"{name}-a{i}", f"{name}-p{i}"] for i in range(rows)],
+    }
+    columns["positive"][0] += f" {PLANTED}"
+    schema = train_features(negatives).arrow_schema
+    pq.write_table(pa.table(columns, schema=schema), folder / f"{name}.parquet")
+    return {
+        "name": name, "task": task, "kind": kind, "path": f"{name}.parquet", "rows": rows,
+        "negatives": negatives,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def make_mixture(tmp_path: Path) -> Callable[..., Path]:
+    """Write a mixture folder from ``(name, kind, rows, negatives)`` entries."""
+
+    def make(
+        *datasets: tuple[str, str, int, int], task: str = "writing", name: str = "mixture"
+    ) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        entries = [
+            write_dataset(folder, n, kind, rows, negatives, task=task, seed=number)
+            for number, (n, kind, rows, negatives) in enumerate(datasets)
+        ]
+        write_json(folder / "mixture.json", {"datasets": entries})
+        return folder
+
+    return make
