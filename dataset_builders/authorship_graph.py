@@ -153,13 +153,13 @@ def build_graph(
         rank=(np.arange(1, counts.sum() + 1) - np.repeat(first_edge, counts)).astype(np.int32),
         similarity=np.clip(np.concatenate(scores), -1, 1),
         info={
+            **(info or {}),
             "k": k,
             "exclude_same_group": admissible.exclude_same_group,
             "documents": len(corpus),
             "groups": len(set(corpus.groups) - {None}),
             "copies": admissible.copies,
-            "corpus": corpus.fingerprint,
-            **(info or {}),
+            "corpus_fingerprint": corpus.fingerprint,
         },
     )
     graph.info["edges"] = len(graph)

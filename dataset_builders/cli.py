@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -108,6 +108,7 @@ def graph(
     Writes edges.parquet, graph.json, purity.json and audit.json.
     """
     from dataset_builders.authorship_graph import (
+        Selection,
         build_graph,
         random_neighbours,
         take_dose,
@@ -118,7 +119,6 @@ def graph(
     from dataset_builders.diagnostics.purity import purity
     from obliq_hf.errors import ObliqError
     from obliq_hf.records import read_corpus
-    from obliq_hf.teachers import load_teacher
 
     _check(neighbours, ("teacher", "random"), "neighbours")
     _check(selection, get_args(Selection), "selection")
@@ -127,6 +127,8 @@ def graph(
         raise ObliqError(f"a dose of {dose} edges is more than {k} for {len(documents)} documents")
     if label is not None:
         column_values(documents, label)
+    from obliq_hf.teachers import load_teacher
+
     encoder = load_teacher(teacher, corpus_texts=documents.texts)
     vectors = encoder.encode(documents.texts, show_progress=True)
     built = build_graph(

@@ -96,6 +96,17 @@ class Graph:
         n = len(self.ids)
         return np.isin(self.anchor * n + self.positive, self.positive * n + self.anchor)
 
+    def teacher_edges(self) -> Graph:
+        """The teacher's edges of the same anchors and ranks; itself unless it is a control."""
+        if self.complete is None or self.info.get("neighbours") != "random":
+            return self
+        whole = self.complete
+        span = int(max(whole.rank.max(), self.rank.max())) + 1
+        keys = whole.anchor * span + whole.rank
+        order = np.argsort(keys, kind="stable")
+        places = order[np.searchsorted(keys[order], self.anchor * span + self.rank)]
+        return whole.take(places, {**self.info, "neighbours": "teacher"})
+
     def take(self, edges: NDArray[np.int64], info: Mapping[str, Any]) -> Graph:
         """The edges at the given places, in that order, as a dose of this graph."""
         return Graph(
@@ -115,7 +126,7 @@ def check_corpus(graph: Graph, corpus: Corpus) -> None:
     Raises:
         DataError: It was built over another one.
     """
-    if graph.ids != corpus.ids or graph.info.get("corpus", corpus.fingerprint) != (
+    if graph.ids != corpus.ids or graph.info.get("corpus_fingerprint", corpus.fingerprint) != (
         corpus.fingerprint
     ):
         raise DataError(
@@ -221,7 +232,7 @@ def read_graph(folder: str | Path, corpus: Corpus) -> Graph:
     """
     root = Path(folder)
     info = read_json(root / "graph.json")
-    if info.get("corpus", corpus.fingerprint) != corpus.fingerprint:
+    if info.get("corpus_fingerprint", corpus.fingerprint) != corpus.fingerprint:
         raise DataError(
             f"{root}: the graph was built over another corpus than this one of {len(corpus)} "
             "documents; build it again"

@@ -107,20 +107,30 @@ class TrainingRows:
 
 
 def _negative_columns(
-    mined: MinedNegatives | None, rows: Sequence[int], corpus: Corpus, texts: Sequence[str]
+    mined: MinedNegatives | None,
+    rows: Sequence[int],
+    positives: Sequence[str],
+    corpus: Corpus,
+    texts: Sequence[str],
 ) -> dict[str, Any]:
-    """The three columns of hard negatives; ``rows`` says which mined row each one takes."""
+    """The three columns of hard negatives; ``rows`` says which mined row each one takes.
+
+    A negative that is the row's own positive goes: the control may have drawn it.
+    """
     if mined is None:
         return {
             "negatives": [[] for _ in rows],
             "negative_ids": [[] for _ in rows],
             "filled": [0] * len(rows),
         }
-    ids = [mined.ids[i] for i in rows]
+    chosen = [
+        [(d, rank) for d, rank in zip(mined.ids[i], mined.ranks[i], strict=True) if d != positive]
+        for i, positive in zip(rows, positives, strict=True)
+    ]
     return {
-        "negatives": [[texts[corpus.row[d]] for d in row] for row in ids],
-        "negative_ids": ids,
-        "filled": [sum(rank == 0 for rank in mined.ranks[i]) for i in rows],
+        "negatives": [[texts[corpus.row[d]] for d, _ in row] for row in chosen],
+        "negative_ids": [[d for d, _ in row] for row in chosen],
+        "filled": [sum(rank == 0 for _, rank in row) for row in chosen],
     }
 
 
@@ -189,7 +199,9 @@ def graph_rows(
         positive_groups=[corpus.groups[i] for i in positives],
         blocked_ids=blocked,
         info={"corpus": corpus.fingerprint, "graph": dict(graph.info)},
-        **_negative_columns(negatives, range(len(graph)), corpus, documents),
+        **_negative_columns(
+            negatives, range(len(graph)), [corpus.ids[i] for i in positives], corpus, documents
+        ),
     )
     if negatives is not None:
         rows.info["negatives"] = negatives.report.to_dict()
@@ -292,7 +304,9 @@ def query_rows(
         positive_groups=[corpus.groups[corpus.row[d]] for _, d in pairs],
         blocked_ids=blocked,
         info={"corpus": corpus.fingerprint, "queries": len(used)},
-        **_negative_columns(negatives, [place for place, _ in pairs], corpus, documents),
+        **_negative_columns(
+            negatives, [place for place, _ in pairs], [d for _, d in pairs], corpus, documents
+        ),
     )
     if negatives is not None:
         rows.info["negatives"] = negatives.report.to_dict()
@@ -307,8 +321,8 @@ def negatives_for_graph(
     """Hard negatives for a graph's edges: BM25 is asked with the anchor's text.
 
     Args:
-        graph: The edges. For the random-neighbour control give the teacher's dose here, and its
-            negatives to both.
+        graph: The edges. The random-neighbour control gets the negatives of the teacher's edges
+            in whose place it stands, so that only the neighbours differ.
         corpus: The corpus the graph was built over.
         index: BM25 over it; built by default.
         settings: Further settings of :func:`dataset_builders.hard_negatives.mine`.
@@ -318,6 +332,7 @@ def negatives_for_graph(
     """
     from dataset_builders.hard_negatives import mine
 
+    graph = graph.teacher_edges()
     anchors = graph.anchor.tolist()
     return mine(
         [corpus.texts[i] for i in anchors],

@@ -326,7 +326,7 @@ def test_neighbours_are_undirected_and_can_be_asked_for_some_rows() -> None:
 
 def test_a_dose_survives_writing_and_reading_with_its_complete_graph(tmp_path) -> None:
     corpus, vectors = make_corpus(), make_vectors()
-    graph = build_graph(corpus, vectors, info={"teacher": "test"})
+    graph = build_graph(corpus, vectors, info={"teacher": "test", "corpus": "searched"})
     dose = take_dose(graph, 50)
     write_graph(tmp_path / "graph", dose, corpus)
     again = read_graph(tmp_path / "graph", corpus)
@@ -334,7 +334,7 @@ def test_a_dose_survives_writing_and_reading_with_its_complete_graph(tmp_path) -
     assert edges_of(again.complete) == edges_of(graph)
     assert again.info == dose.info
     assert again.similarity.tolist() == dose.similarity.tolist()
-    assert again.info["teacher"] == "test"
+    assert (again.info["teacher"], again.info["corpus"]) == ("test", "searched")
 
 
 def test_written_edges_load_as_a_dataset_with_the_declared_columns(tmp_path) -> None:

@@ -13,7 +13,14 @@ from dataset_builders.authorship_graph import build_graph, random_neighbours, ta
 from dataset_builders.foreign_rows import read_foreign_rows
 from dataset_builders.hard_negatives import mine
 from dataset_builders.mixture import LeakCheck, build_mixture, mixture_features, read_mixture
-from dataset_builders.training_rows import TrainingRows, graph_rows, positives_of, query_rows
+from dataset_builders.training_rows import (
+    TrainingRows,
+    graph_rows,
+    negatives_for_graph,
+    negatives_for_queries,
+    positives_of,
+    query_rows,
+)
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.records import Corpus, Qrels, Queries
 
@@ -136,6 +143,24 @@ def test_dropping_nothing_the_control_has_the_same_anchors_negatives_and_dose(
         assert positive not in negatives
 
 
+def test_negatives_of_the_control_are_those_of_the_teachers_dose(corpus, vectors) -> None:
+    dose = take_dose(build_graph(corpus, vectors), 30, selection="random", seed=3)
+    control = random_neighbours(dose, corpus, seed=4)
+    settings = {"n": 12, "first_rank": 1}
+    mined = negatives_for_graph(dose, corpus, **settings)
+    assert negatives_for_graph(control, corpus, **settings).ids == mined.ids
+    assert control.teacher_edges().positive.tolist() == dose.positive.tolist()
+    true = graph_rows(dose, corpus, task="writing", negatives=mined)
+    false = graph_rows(control, corpus, task="writing", negatives=mined)
+    collisions = 0
+    for positive, kept, all_ids in zip(
+        false.positive_ids, false.negative_ids, true.negative_ids, strict=True
+    ):
+        assert kept == [d for d in all_ids if d != positive]
+        collisions += kept != all_ids
+    assert collisions > 0
+
+
 def test_query_rows_are_one_for_each_positive_and_count_what_is_left_out(corpus, queries) -> None:
     rows = query_rows(*queries, corpus, task="scene")
     assert pairs_of(rows) == [
@@ -179,8 +204,11 @@ def test_queries_without_any_positive_in_the_corpus_are_an_error(corpus, queries
 
 def test_a_mixture_has_the_declared_columns_and_reads_back(tmp_path, corpus, queries, vectors):
     texts, qrels = queries
-    used, positives = positives_of(texts, qrels, corpus)
-    mined = mine([texts.texts[i] for i in used], positives, corpus, n=2, first_rank=1)
+    mined = negatives_for_queries(
+        texts, qrels, corpus, n=2, first_rank=1, excluded={"q0": ["d9", "gone"]}
+    )
+    used, _ = positives_of(texts, qrels, corpus)
+    assert len(mined) == len(used) == 5
     parts = [
         query_rows(texts, qrels, corpus, task="scene", negatives=mined),
         graph_rows(take_dose(build_graph(corpus, vectors), 15), corpus, task="writing"),
