@@ -1,0 +1,126 @@
+"""Joining a finished card with the one that a repository has already.
+
+The header is merged key by key. The text belongs to whoever wrote it last: a checksum in its last
+line tells whether it still is what a push wrote, and only then does a push renew it. A text that a
+person has touched, or written, is kept byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from obliq_hf.hub.card_header import CardHeader, split_card
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["HeaderItem", "MergedCard", "merge_card"]
+
+_CHECKSUM = re.compile(r"\n<!-- obliq: renewed by each push unless edited; ([0-9a-f]{16}) -->\n\Z")
+_PART = re.compile(r"<!-- obliq: part (\S+) -->\n")
+
+
+@dataclass(frozen=True)
+class HeaderItem:
+    """One item of a list in the header, such as a config; ``same`` finds its older form."""
+
+    key: str
+    item: dict[str, Any]
+    same: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class MergedCard:
+    """The card to write, and what a person should know about it."""
+
+    text: str
+    notes: list[str]
+
+
+def _sealed(body: str) -> str:
+    digest = hashlib.sha256(body.encode()).hexdigest()[:16]
+    return f"{body}\n<!-- obliq: renewed by each push unless edited; {digest} -->\n"
+
+
+def _parts(body: str) -> dict[str, str] | None:
+    """The parts of a text that a push wrote and nobody has touched, else None."""
+    match = _CHECKSUM.search(body)
+    if match is None:
+        return None
+    text = body[: match.start()]
+    if hashlib.sha256(text.encode()).hexdigest()[:16] != match[1]:
+        return None
+    pieces = _PART.split(text)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))
+
+
+def merge_card(
+    old: str | None,
+    new: str,
+    *,
+    part: str,
+    where: str,
+    items: Sequence[HeaderItem] = (),
+    dropped: Sequence[tuple[str, Callable[[Any], bool]]] = (),
+    owned: Sequence[str] = (),
+    replace: bool = False,
+) -> MergedCard:
+    """Merge a finished card into what is published.
+
+    Args:
+        old: The README that the repository has, or None.
+        new: The finished card: a YAML header and a text.
+        part: Name of the text among those that several artefacts in one repository have.
+        where: The published card, for messages.
+        items: Items of lists in the header that this push owns: its configs, its results.
+        dropped: ``(key, same)`` of items to remove from such lists.
+        owned: Keys of the header that this push sets whatever stood there; other keys of the
+            new card are added only where they are missing, and not to a card edited by hand.
+        replace: Write the text anew even where it was edited.
+
+    Returns:
+        The merged card. A part that equals the published one changes nothing.
+
+    Raises:
+        HubError: The published header is broken YAML, and ``replace`` is off.
+    """
+    _, new_yaml, _, new_body = split_card(new)
+    wanted = CardHeader(new_yaml, "the new card").data
+    notes: list[str] = []
+    opening, old_yaml, closing, old_body = split_card("" if replace or old is None else old)
+    parts = _parts(old_body) if old_body.strip() else {}
+    header = CardHeader(old_yaml, where)
+    for key, value in wanted.items():
+        if key in owned:
+            header.set(key, value)
+        elif parts is not None:
+            header.add(key, value)
+    for key, same in dropped:
+        header.drop_item(key, same)
+    for item in items:
+        header.set_item(item.key, item.item, item.same)
+    if parts is None:
+        notes.append(f"{where} was edited by hand: its text is kept as it is")
+        body = old_body
+    else:
+        parts[part] = "\n" + new_body.strip("\n") + "\n"
+        body = _sealed("".join(f"<!-- obliq: part {name} -->\n{t}" for name, t in parts.items()))
+        opening, closing = opening or "---\n", closing or "---\n"
+    if not opening and header.text:
+        opening, closing = "---\n", "---\n"
+    return MergedCard(f"{opening}{header.text}{closing}{body}", notes)
+
+
+def published_items(old: str | None, where: str, key: str) -> list[Mapping[str, Any]]:
+    """The items of one list in a published card's header; none where there is no card.
+
+    Raises:
+        HubError: The header is broken YAML.
+    """
+    if old is None:
+        return []
+    _, text, _, _ = split_card(old)
+    return [item for item in CardHeader(text, where).items(key) if isinstance(item, dict)]
