@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ from dataset_builders.authorship_graph import build_graph, random_neighbours, ta
 from dataset_builders.diagnostics.purity import purity
 from dataset_builders.graph import Graph
 from obliq_hf.errors import DataError
+from obliq_hf.files import iter_jsonl
 from obliq_hf.records import Corpus
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def authors(n: int = 240, *, works: int = 3, hands: int = 6, seed: int = 0) -> Corpus:
@@ -213,3 +218,25 @@ def test_unknown_labels_and_foreign_corpora_are_errors() -> None:
         purity(graph, authors(61), "author")
     with pytest.raises(DataError, match="without edges"):
         purity(take_dose(graph, 0), corpus, "author")
+
+
+def test_the_stylometric_teacher_finds_the_hand_across_works(shared_data: Path) -> None:
+    from obliq_hf.teachers import load_teacher
+
+    rows = [
+        row
+        for _, row in iter_jsonl(shared_data / "authorship" / "corpus.jsonl")
+        if row["split"] == "train"
+    ]
+    rows = rows[::2]
+    corpus = Corpus(
+        ids=[row["_id"] for row in rows],
+        texts=[row["text"] for row in rows],
+        groups=[row["work"] for row in rows],
+        metadata={"author": [row["author"] for row in rows]},
+    )
+    teacher = load_teacher("stylometric", corpus_texts=corpus.texts)
+    graph = build_graph(corpus, teacher.encode(corpus.texts))
+    result = purity(graph, corpus, "author", resamples=200)
+    assert result.at[-1].lift > 3
+    assert result.recommended
