@@ -12,6 +12,11 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
+    "OBLIQ_BENCH": "eval_mteb.benchmark",
+    "OBLIQ_BENCH_PAPER": "eval_mteb.benchmark",
+    "bench_tasks": "eval_mteb.benchmark",
+    "obliq_bench": "eval_mteb.benchmark",
+    "published_tasks": "eval_mteb.benchmark",
     "folder_task": "eval_mteb.tasks",
     "load_encoder": "eval_mteb.models",
     "model_fingerprint": "eval_mteb.models",

@@ -35,8 +35,8 @@ def allowed_rows(
 ) -> list[Allowed]:
     """Per query, the rows that ``top_ranked`` leaves.
 
-    A mapping with a sparse ``excluded`` (:class:`eval_mteb.tasks.AllButExcluded`) is read through
-    it; a plain one, as mteb's datasets carry, is turned into whichever side is smaller.
+    A mapping with a sparse ``excluded`` (:class:`~eval_mteb.retrieval.AllButExcluded`) is read
+    through it; a plain one, as mteb's datasets carry, is turned into whichever side is smaller.
 
     Args:
         top_ranked: mteb's ``top_ranked``, or None where every document may be retrieved.

@@ -17,7 +17,11 @@ def _names(value: str | None) -> list[str]:
 def evaluate(
     out: Annotated[Path, typer.Option(help="folder for the results")],
     data: Annotated[
-        Path | None, typer.Option(help="corpus folder: ours, BEIR's or OBLIQ-Bench's layout")
+        Path | None,
+        typer.Option(
+            help="corpus folder: ours, BEIR's or OBLIQ-Bench's layout; default: OBLIQ-Bench "
+            "from the Hub"
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -27,11 +31,22 @@ def evaluate(
         str | None, typer.Option(help="task names or YAML files, comma-separated; default: all")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="bm25, bm25:SETTING, teacher; comma-separated")
+        str | None,
+        typer.Option(
+            help="bm25, bm25:SETTING, teacher, rewriter, multihop, oracle; comma-separated"
+        ),
     ] = None,
     teacher: Annotated[
         str, typer.Option(help="the teacher baseline: 'stylometric', a folder or a model name")
     ] = "stylometric",
+    llm: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible server for rewriter, multihop, oracle")
+    ] = None,
+    llm_model: Annotated[str | None, typer.Option(help="name of the model there")] = None,
+    llm_revision: Annotated[str | None, typer.Option(help="revision of that model")] = None,
+    first_stage: Annotated[
+        str | None, typer.Option(help="system these search with; default: the first model")
+    ] = None,
     fuse: Annotated[
         str | None, typer.Option(help="two systems to fuse, as NAME+NAME; comma-separated")
     ] = None,
@@ -50,10 +65,13 @@ def evaluate(
     device: Annotated[str | None, typer.Option(help="device of the encoders")] = None,
 ) -> None:
     """Score models and baselines under MTEB; what is measured already is not run again."""
-    from eval_mteb.command import evaluate_command
+    from eval_mteb.command import LLMSettings, evaluate_command
     from eval_mteb.report import gather
     from eval_mteb.report_markdown import terminal_table
+    from obliq_hf.errors import ObliqError
 
+    if (llm is None) != (llm_model is None):
+        raise ObliqError("give both --llm URL and --llm-model NAME, or neither")
     evaluate_command(
         data=data,
         models=model or [],
@@ -61,6 +79,8 @@ def evaluate(
         baselines=_names(baseline),
         teacher=teacher,
         fusions=_names(fuse),
+        llm=LLMSettings(llm, llm_model, llm_revision) if llm and llm_model else None,
+        first_stage=first_stage,
         out=out,
         split=split,
         judgments=_names(judgments),

@@ -2,32 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_mteb.evaluation import (
+from eval_mteb.evaluation import evaluate_system
+from eval_mteb.models import default_name
+from eval_mteb.systems import (
     System,
     bm25_system,
     encoder_system,
-    evaluate_system,
     fusion_system,
+    multihop_system,
+    oracle_system,
+    rewriter_system,
     teacher_system,
 )
-from eval_mteb.models import default_name
-from eval_mteb.tasks import folder_tasks
+from eval_mteb.tasks import FolderRetrieval, folder_tasks
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.task_data import available_tasks
 from obliq_hf.tasks import builtin_task_names, load_task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from eval_mteb.tasks import FolderRetrieval
+    from eval_mteb.retrieval import ObliqRetrieval
+    from obliq_hf.llm import ChatClient
     from obliq_hf.tasks import ObliqTask
 
-__all__ = ["evaluate_command"]
+__all__ = ["BASELINES", "LLMSettings", "evaluate_command"]
 
-BASELINES = ("bm25", "teacher")
+BASELINES = ("bm25", "teacher", "rewriter", "multihop", "oracle")
+_ASK = ("rewriter", "multihop", "oracle")
+
+
+@dataclass(frozen=True)
+class LLMSettings:
+    """The language model of the baselines that need one.
+
+    Attributes:
+        endpoint: Address of an OpenAI-compatible server.
+        model: The model's name there.
+        revision: Its revision, where known.
+        concurrency: Requests in flight.
+    """
+
+    endpoint: str
+    model: str
+    revision: str | None = None
+    concurrency: int = 16
+
+    def client(self, cache: Path) -> ChatClient:
+        """A client that keeps every answer in ``cache``."""
+        from obliq_hf.llm import CachedClient, EndpointClient
+
+        endpoint = EndpointClient(
+            self.endpoint,
+            model=self.model,
+            revision=self.revision,
+            concurrency=self.concurrency,
+        )
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        return CachedClient(endpoint, cache)
 
 
 def _chosen_tasks(data: Path, names: Sequence[str]) -> list[ObliqTask | str]:
@@ -50,13 +86,25 @@ def _chosen_tasks(data: Path, names: Sequence[str]) -> list[ObliqTask | str]:
     return chosen
 
 
-def _model_name(model: str, taken: set[str]) -> str:
+def _model_name(model: str, taken: Sequence[str]) -> str:
     base = default_name(model) if Path(model).is_dir() else model.rsplit("/", 1)[-1]
     name, number = base, 2
     while name in taken:
         name, number = f"{base}-{number}", number + 1
-    taken.add(name)
     return name
+
+
+def _check(models: Sequence[str], baselines: Sequence[str], llm: LLMSettings | None) -> None:
+    if not models and not baselines:
+        raise ObliqError("nothing to measure: give --model, --baseline or both")
+    for name in baselines:
+        kind = name.partition(":")[0]
+        if kind not in BASELINES:
+            raise ObliqError(f"unknown baseline {name!r}{nearest(kind, BASELINES)}")
+        if kind in _ASK and llm is None:
+            raise ObliqError(
+                f"baseline {kind!r} asks a language model: give --llm URL and --llm-model NAME"
+            )
 
 
 def evaluate_command(
@@ -68,6 +116,9 @@ def evaluate_command(
     out: Path,
     teacher: str = "stylometric",
     fusions: Sequence[str] = (),
+    llm: LLMSettings | None = None,
+    client: ChatClient | None = None,
+    first_stage: str | None = None,
     split: str = "test",
     judgments: Sequence[str] = ("gold", "pooled"),
     depth: int = 1000,
@@ -77,16 +128,21 @@ def evaluate_command(
     device: str | None = None,
     show_progress: bool = True,
 ) -> list[Path]:
-    """Measure models and baselines on a folder's tasks.
+    """Measure models and baselines on tasks.
 
     Args:
-        data: The corpus folder.
+        data: A corpus folder; None for OBLIQ-Bench as mteb's copy on the Hub has it.
         models: Checkpoint folders, hub names or ``embedded``.
-        tasks: Names or YAML files; none for all tasks of the folder.
-        baselines: ``bm25``, ``bm25:<setting>``, ``teacher``.
+        tasks: Names or YAML files; none for all tasks.
+        baselines: ``bm25``, ``bm25:<setting>``, ``teacher``, ``rewriter``, ``multihop``,
+            ``oracle``.
         out: The folder for results.
         teacher: The teacher baseline.
         fusions: ``name+name`` of systems measured here.
+        llm: The language model of the baselines that ask one.
+        client: A client in its stead.
+        first_stage: The system that those baselines search with; by default the first model, or
+            BM25 where there is none.
         split: The split whose judgments count.
         judgments: ``gold``, ``pooled`` or both.
         depth: Documents kept per query.
@@ -102,43 +158,42 @@ def evaluate_command(
     Raises:
         ObliqError: Nothing to measure, or an unknown task, baseline or system.
     """
+    given = llm or (LLMSettings("http://given", client.model) if client is not None else None)
+    _check(models, baselines, given)
     if data is None:
-        raise ObliqError("give the data: --data FOLDER")
-    if not models and not baselines:
-        raise ObliqError("nothing to measure: give --model, --baseline or both")
-    chosen = _chosen_tasks(data, tasks)
-    described = [task for task in chosen if not isinstance(task, str)]
-    for name in baselines:
-        kind = name.partition(":")[0]
-        if kind not in BASELINES:
-            raise ObliqError(f"unknown baseline {name!r}{nearest(kind, BASELINES)}")
-    taken: set[str] = set()
-    fixed: list[System] = []
-    for name in baselines:
-        kind, _, setting = name.partition(":")
-        if kind == "bm25":
-            label = "bm25" if not setting else f"bm25-{setting}"
-            taken.add(label)
-            fixed.append(bm25_system(setting or "english", name=label))
-    encoders: dict[str, Any] = {"max_length": max_length, "device": device}
-    if prompts == "none":
-        encoders["prompts"] = {}
-    elif prompts != "own":
-        encoders.update(tasks=described, template=prompts)
-    for model in models:
-        fixed.append(encoder_system(_model_name(model, taken), model, about=model, **encoders))
-    known = [system.name for system in fixed] + (["teacher"] if "teacher" in baselines else [])
+        unknown = [t for t in tasks if t not in builtin_task_names()]
+        if unknown:
+            raise ObliqError(
+                f"without --data the tasks are OBLIQ-Bench's, not {unknown[0]!r}"
+                f"{nearest(unknown[0], builtin_task_names())}"
+            )
+        described = [load_task(name) for name in tasks or builtin_task_names()]
+        chosen: list[ObliqTask | str] = [*described]
+    else:
+        chosen = _chosen_tasks(data, tasks)
+        described = [task for task in chosen if not isinstance(task, str)]
+    fixed = _fixed_systems(
+        models, baselines, described, max_length=max_length, prompts=prompts, device=device
+    )
+    names = [system.name for system in fixed] + (["teacher"] if "teacher" in baselines else [])
     pairs = [fusion.split("+") for fusion in fusions]
-    for parts in pairs:
-        for part in parts:
-            if part not in known:
-                raise ObliqError(f"no system {part!r} to fuse{nearest(part, known)}")
+    for part in [part for parts in pairs for part in parts]:
+        if part not in names:
+            raise ObliqError(f"no system {part!r} to fuse{nearest(part, names)}")
+    asking = [name for name in baselines if name in _ASK]
+    if asking:
+        base = _first_stage(first_stage, models, fixed)
+        talk = client if client is not None else given.client(out / "llm.sqlite")  # type: ignore[union-attr]
+        makers: dict[str, Callable[[System, ChatClient], System]] = {
+            "rewriter": rewriter_system,
+            "multihop": multihop_system,
+            "oracle": oracle_system,
+        }
+        fixed += [makers[name](base, talk) for name in asking]
     folders: list[Path] = []
     settings: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress}
     for task in chosen:
-        for mteb_task in folder_tasks(
-            data, task, split=split, judgments=judgments, depth=depth, vectors=out / "vectors"
-        ):
+        for mteb_task in _mteb_tasks(data, task, split, judgments, depth, out / "vectors"):
             systems = list(fixed)
             if "teacher" in baselines:
                 systems.insert(0, teacher_system(_teacher(teacher, mteb_task)))
@@ -148,12 +203,77 @@ def evaluate_command(
                 name = "-".join(["fusion", *parts])
                 fused = fusion_system(out, mteb_task, parts, name=name)
                 folders.append(evaluate_system(fused, mteb_task, out, **settings))
+            mteb_task.unload_data()
     if not folders:
         raise ObliqError(f"{data}: no {' or '.join(judgments)} judgments to score with")
     return folders
 
 
-def _teacher(spec: str, task: FolderRetrieval) -> Any:
+def _fixed_systems(
+    models: Sequence[str],
+    baselines: Sequence[str],
+    described: Sequence[ObliqTask],
+    *,
+    max_length: int | None,
+    prompts: str,
+    device: str | None,
+) -> list[System]:
+    fixed: list[System] = []
+    for name in baselines:
+        kind, _, setting = name.partition(":")
+        if kind == "bm25":
+            label = f"bm25-{setting}" if setting else "bm25"
+            fixed.append(bm25_system(setting or "english", name=label))
+    encoders: dict[str, Any] = {"max_length": max_length, "device": device}
+    if prompts == "none":
+        encoders["prompts"] = {}
+    elif prompts != "own":
+        encoders.update(tasks=described, template=prompts)
+    for model in models:
+        label = _model_name(model, [system.name for system in fixed])
+        fixed.append(encoder_system(label, model, about=model, **encoders))
+    return fixed
+
+
+def _first_stage(name: str | None, models: Sequence[str], fixed: Sequence[System]) -> System:
+    by_name = {system.name: system for system in fixed}
+    if name is None:
+        encoders = [s for s in fixed if models and not s.name.startswith("bm25")]
+        return encoders[0] if encoders else by_name.get("bm25") or bm25_system()
+    if name == "bm25" and name not in by_name:
+        return bm25_system()
+    if name not in by_name:
+        raise ObliqError(f"no system {name!r} for the first stage{nearest(name, by_name)}")
+    return by_name[name]
+
+
+def _mteb_tasks(
+    data: Path | None,
+    task: ObliqTask | str,
+    split: str,
+    judgments: Sequence[str],
+    depth: int,
+    vectors: Path,
+) -> Sequence[ObliqRetrieval]:
+    if data is not None:
+        return folder_tasks(
+            data, task, split=split, judgments=judgments, depth=depth, vectors=vectors
+        )
+    from eval_mteb.benchmark import bench_tasks
+
+    name = task if isinstance(task, str) else task.name
+    made = bench_tasks([name], judgments=judgments)
+    for mteb_task in made:
+        mteb_task.vectors = vectors
+    return made
+
+
+def _teacher(spec: str, task: ObliqRetrieval) -> Any:
+    from eval_mteb.dense import document_texts
     from obliq_hf.teachers import load_teacher
 
-    return load_teacher(spec, corpus_texts=task.corpus.full_texts())
+    if isinstance(task, FolderRetrieval):
+        texts = task.data.corpus.full_texts()
+    else:
+        texts = document_texts(task.part["corpus"])
+    return load_teacher(spec, corpus_texts=texts)

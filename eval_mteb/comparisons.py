@@ -200,6 +200,13 @@ def compare_folders(
         for a, b in pairs:
             if a not in one.systems or b not in two.systems:
                 continue
+            if one.systems[a].ceiling or two.systems[b].ceiling:
+                if systems is not None:
+                    raise ObliqError(
+                        f"{a} − {b}: a ceiling that was made with the judgments is no result and "
+                        "is not compared"
+                    )
+                continue
             left, right = one.systems[a], two.systems[b]
             rows += _rows(key, one, left, right, metrics, resamples, seed, True)
     if not rows:

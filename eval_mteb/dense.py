@@ -177,16 +177,17 @@ class EncoderSearch(VectorSearch):
         columns = {"text": texts, "query" if kind is PromptType.query else "body": texts}
         encoder = with_task_prompt(self.encoder, self.obliq_task, metadata)
         vectors = encoder.encode(
-            DataLoader(Dataset.from_dict(columns), batch_size=1024, shuffle=False),  # type: ignore[arg-type]
+            DataLoader(Dataset.from_dict(columns), batch_size=1024, shuffle=False),
             task_metadata=metadata,
             prompt_type=kind,
             **where,
             **encode_kwargs,
         )
-        array = np.asarray(vectors.cpu() if hasattr(vectors, "cpu") else vectors, dtype=np.float32)
+        array = np.array(vectors.cpu() if hasattr(vectors, "cpu") else vectors, dtype=np.float32)
         if self.normalize and array.ndim == 2:
             norms = np.linalg.norm(array, axis=1, keepdims=True)
-            array = array / np.where(norms == 0, 1, norms)
+            norms[norms == 0] = 1
+            array /= norms
         return array
 
     def _document_prompt(self, metadata: Any) -> list[str | None]:

@@ -4,7 +4,7 @@ Results lie in ``<out>/<task>/<system>/``::
 
     run.trec        the ranking, tab-separated
     per_query.json  metric -> query id -> value
-    result.json     mteb's own result file
+    result.json     mteb's own result file (``ceiling.json`` for what uses the judgments)
     cost.json       seconds by phase, calls, tokens
     system.json     what was measured: a finished system with the same content is not run again
 
@@ -16,36 +16,38 @@ from __future__ import annotations
 
 import logging
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mteb
 
-from eval_mteb.tasks import FolderRetrieval, ObliqRetrieval, folder_tasks
+from eval_mteb.systems import (
+    System,
+    bm25_system,
+    encoder_system,
+    fusion_system,
+    teacher_system,
+)
+from eval_mteb.tasks import folder_tasks
 from obliq_hf.errors import ObliqError, nearest
-from obliq_hf.files import atomic_path, content_hash, hash_files, read_json, safe_name, write_json
+from obliq_hf.files import atomic_path, read_json, safe_name, write_json
 from obliq_hf.metrics import per_query
 from obliq_hf.records import read_corpus, write_qrels
-from obliq_hf.search.runs import read_run, write_run
+from obliq_hf.search.runs import write_run
 from obliq_hf.task_data import available_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from obliq_hf.records import Queries
+    from eval_mteb.retrieval import ObliqRetrieval
     from obliq_hf.tasks import ObliqTask
     from obliq_hf.teachers import Teacher
 
 __all__ = [
     "SYSTEMS",
-    "System",
-    "bm25_system",
-    "encoder_system",
+    "choose_base",
     "evaluate_folder",
     "evaluate_system",
-    "fusion_system",
-    "teacher_system",
     "write_task_files",
 ]
 
@@ -58,142 +60,7 @@ REPORTED_KS = (10, 50, 100)
 """The cutoffs reported."""
 
 
-@dataclass(frozen=True)
-class System:
-    """Something to measure.
-
-    Attributes:
-        name: Its name in results; becomes a folder.
-        fingerprint: Its content; results under another fingerprint are not reused.
-        load: Task -> mteb model, called only where a result is missing.
-        about: What a report says about it.
-    """
-
-    name: str
-    fingerprint: str
-    load: Callable[[FolderRetrieval], Any]
-    about: str = ""
-
-
-def bm25_system(setting: str = "english", *, name: str = "bm25") -> System:
-    """BM25 with one stated tokeniser setting."""
-    from eval_mteb.baselines.bm25 import BM25Search
-    from obliq_hf.search.bm25 import SETTINGS
-
-    if setting not in SETTINGS:
-        raise ObliqError(f"no BM25 setting {setting!r}{nearest(setting, SETTINGS)}")
-    return System(
-        name,
-        BM25Search(setting).fingerprint,
-        lambda task: BM25Search(setting),
-        f"BM25, tokeniser setting {setting!r}",
-    )
-
-
-def teacher_system(teacher: Teacher, *, name: str = "teacher") -> System:
-    """The frozen teacher, searching by its own vectors."""
-    from eval_mteb.baselines.teacher import TeacherSearch
-
-    return System(
-        name,
-        content_hash(["teacher", teacher.fingerprint]),
-        lambda task: TeacherSearch(teacher, vectors=task.vectors),
-        f"the frozen teacher ({teacher.name})",
-    )
-
-
-def encoder_system(
-    name: str,
-    checkpoint: str | Path,
-    *,
-    tasks: Sequence[ObliqTask] = (),
-    prompts: Mapping[str, str] | None = None,
-    template: str | None = None,
-    max_length: int | None = None,
-    include_prompt: bool | None = None,
-    revision: str | None = None,
-    device: str | None = None,
-    about: str = "",
-) -> System:
-    """A dense encoder; the arguments are those of :func:`eval_mteb.models.load_encoder`."""
-    from eval_mteb.models import load_encoder
-    from obliq_hf.encoder.sources import locate
-
-    source = locate(checkpoint, revision=revision)
-    if source.local:
-        ignored = ("README.md", "training.json", ".gitattributes")
-        content: Any = hash_files(source.location, ignore=ignored)
-    else:
-        content = [source.id, source.commit()]
-    settings = {
-        "prompts": None if prompts is None else dict(prompts),
-        "tasks": [[t.name, t.instruction] for t in tasks],
-        "template": template,
-        "max_length": max_length,
-        "include_prompt": include_prompt,
-    }
-
-    def load(task: FolderRetrieval) -> Any:
-        return load_encoder(
-            checkpoint,
-            tasks=tasks,
-            prompts=prompts,
-            template=template,
-            max_length=max_length,
-            include_prompt=include_prompt,
-            revision=revision,
-            device=device,
-            name=name if source.id is None else None,
-        )
-
-    return System(name, content_hash(["encoder", content, settings]), load, about)
-
-
-def fusion_system(
-    out: str | Path,
-    task: FolderRetrieval,
-    parts: Sequence[str],
-    *,
-    name: str = "fusion",
-    method: str = "zscore",
-) -> System:
-    """The fusion of systems that were measured already, from their runs."""
-    from eval_mteb.baselines.fusion import FusionSearch, RunSearch
-
-    files = [Path(out) / task.key / part / "run.trec" for part in parts]
-    missing = [str(file) for file in files if not file.is_file()]
-    if missing:
-        raise ObliqError(f"a fusion of {' and '.join(parts)} needs {', '.join(missing)}")
-
-    def load(_: FolderRetrieval) -> Any:
-        return FusionSearch(
-            [RunSearch(read_run(f), name=p) for f, p in zip(files, parts, strict=True)],
-            method=method,
-        )
-
-    return System(
-        name,
-        content_hash(["fusion", method, [hash_files(file) for file in files]]),
-        load,
-        f"{' and '.join(parts)}, scores fused ({method})",
-    )
-
-
-def _groups(queries: Queries) -> dict[str, dict[str, str]]:
-    """Metadata columns that put several queries together, such as an author."""
-    columns: dict[str, dict[str, str]] = {}
-    for query, metadata in zip(queries.ids, queries.metadata, strict=True):
-        for column, value in metadata.items():
-            if isinstance(value, str | int) and not isinstance(value, bool):
-                columns.setdefault(column, {})[query] = str(value)
-    return {
-        column: values
-        for column, values in columns.items()
-        if len(values) == len(queries) and 1 < len(set(values.values())) <= len(queries) / 2
-    }
-
-
-def write_task_files(task: FolderRetrieval, out: str | Path) -> Path:
+def write_task_files(task: ObliqRetrieval, out: str | Path) -> Path:
     """Write what reports need to know of a task: ``task.json`` and ``qrels.tsv``.
 
     Returns:
@@ -202,28 +69,29 @@ def write_task_files(task: FolderRetrieval, out: str | Path) -> Path:
     folder = Path(out) / safe_name(task.key, "task name")
     folder.mkdir(parents=True, exist_ok=True)
     about = task.obliq_task
+    qrels = task.qrels
     write_json(
         folder / "task.json",
         {
-            "name": task.data.name,
-            "mteb_name": task.metadata.name,
-            "title": about.title if about else task.data.name,
+            "name": task.short_name,
+            "mteb_name": str(task.metadata.name),
+            "title": about.title if about else task.short_name,
             "mechanism": about.mechanism if about else None,
             "attribute": about.attribute if about else None,
             "instruction": about.instruction if about else None,
-            "split": task.split,
+            "split": task.place[1],
             "judgments": task.judgments,
             "revision": task.metadata.revision,
-            "documents": len(task.corpus),
-            "queries": len(task.queries),
-            "judged": sum(len(judged) for judged in task.qrels.values()),
-            "left_out": task.data.left_out,
-            "excluded": sum(len(documents) for documents in task.data.excluded.values()),
+            "documents": len(task.document_ids),
+            "queries": len(qrels),
+            "judged": sum(len(judged) for judged in qrels.values()),
+            "left_out": task.left_out,
+            "excluded": sum(len(task.excluded.get(query, ())) for query in qrels),
             "max_reachable_recall": round(task.max_reachable_recall(), 6),
-            "groups": _groups(task.queries),
+            "groups": task.query_groups,
         },
     )
-    write_qrels(folder / "qrels.tsv", task.qrels)
+    write_qrels(folder / "qrels.tsv", qrels)
     return folder
 
 
@@ -241,7 +109,7 @@ def _identity(system: System, task: ObliqRetrieval) -> dict[str, Any]:
 
 def evaluate_system(
     system: System,
-    task: FolderRetrieval,
+    task: ObliqRetrieval,
     out: str | Path,
     *,
     batch_size: int = 32,
@@ -279,20 +147,21 @@ def evaluate_system(
         encode_kwargs={"batch_size": batch_size, "show_progress_bar": show_progress},
         show_progress_bar=False,
     )
-    outcome = task.outcomes[("default", task.split)]
+    outcome = task.outcome
     scores = per_query(outcome.run, task.qrels, ks=tuple(k for k in task.k_values))
     result = results.task_results[0].model_copy(update={"date": None})
     with atomic_path(folder) as temporary:
         temporary.mkdir(parents=True)
         write_run(temporary / "run.trec", outcome.run, tag=system.name)
         write_json(temporary / "per_query.json", scores)
-        result.to_disk(temporary / "result.json")
+        result.to_disk(temporary / ("ceiling.json" if system.ceiling else "result.json"))
         write_json(temporary / "cost.json", _cost(outcome.costs, task))
         write_json(
             temporary / "system.json",
             {
                 **identity,
                 "about": system.about,
+                "ceiling": system.ceiling,
                 "model": str(results.model_name),
                 "model_revision": str(results.model_revision),
             },
@@ -300,9 +169,9 @@ def evaluate_system(
     return folder
 
 
-def _cost(costs: dict[str, Any], task: FolderRetrieval) -> dict[str, Any]:
+def _cost(costs: dict[str, Any], task: ObliqRetrieval) -> dict[str, Any]:
     seconds = {k: round(float(v), 4) for k, v in costs.get("seconds", {}).items()}
-    queries = len(task.queries)
+    queries = len(task.qrels)
     per = {
         phase: round(1000 * seconds[phase] / queries, 3)
         for phase in ("encode queries", "search")
@@ -311,7 +180,7 @@ def _cost(costs: dict[str, Any], task: FolderRetrieval) -> dict[str, Any]:
     rest = {key: value for key, value in costs.items() if key != "seconds"}
     return {
         "queries": queries,
-        "documents": len(task.corpus),
+        "documents": len(task.document_ids),
         "seconds": seconds,
         "milliseconds_per_query": per,
         **rest,
@@ -324,7 +193,7 @@ def _mean(folder: Path, metric: str) -> float:
 
 
 def choose_base(
-    out: str | Path, task: FolderRetrieval, candidates: Sequence[str], *, name: str = "base"
+    out: str | Path, task: ObliqRetrieval, candidates: Sequence[str], *, name: str = "base"
 ) -> Path:
     """Make the better of several results the one called ``base``.
 

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from obliq_hf.tasks import ObliqTask
 
-__all__ = ["default_name", "load_encoder", "local_meta", "model_fingerprint", "wrap_encoder"]
+__all__ = [
+    "default_name",
+    "load_encoder",
+    "load_model",
+    "local_meta",
+    "model_fingerprint",
+    "understood",
+    "wrap_encoder",
+]
 
 _NOT_CONTENT = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"}
 
@@ -97,7 +105,7 @@ def local_meta(name: str, revision: str, **fields: Any) -> ModelMeta:
     return ModelMeta.create_empty(overwrites={"name": name, "revision": revision, **fields})
 
 
-def _understood(key: str) -> bool:
+def understood(key: str) -> bool:
     """Whether mteb takes a prompt's key: a task, a type of task or a type of prompt."""
     kinds = [kind.value for kind in PromptType]
     base = key.rsplit("-", 1)[0] if key.endswith(tuple(f"-{kind}" for kind in kinds)) else key
@@ -134,7 +142,7 @@ def wrap_encoder(
     finally:
         model.prompts = prompts
     wrapper.model_prompts = {
-        key: prompt for key, prompt in prompts.items() if prompt is not None and _understood(key)
+        key: prompt for key, prompt in prompts.items() if prompt is not None and understood(key)
     }
     include = [getattr(module, "include_prompt", None) for module in model]
     described = wrapper.mteb_model_meta
@@ -236,3 +244,26 @@ def default_name(location: str | Path) -> str:
     """A checkpoint folder's name, or its parent's where that is just ``model``."""
     folder = Path(location).resolve()
     return folder.parent.name if folder.name in {"model", "adapter"} else folder.name
+
+
+def load_model(path_or_name: str | Path, **settings: Any) -> Any:
+    """Load a dense or a late-interaction encoder, whichever the checkpoint says it is.
+
+    Args:
+        path_or_name: A checkpoint's folder, a hub name, or ``embedded``.
+        settings: Those of :func:`load_encoder`; a late-interaction model takes ``name``,
+            ``revision``, ``device``, ``prompts`` and ``max_length`` of them.
+
+    Returns:
+        An mteb model.
+    """
+    from eval_mteb.baselines.late_interaction import is_late_interaction, load_late_interaction
+    from obliq_hf.encoder.sources import locate
+    from obliq_hf.prompts import prompts_for
+
+    if not is_late_interaction(locate(path_or_name, revision=settings.get("revision"))):
+        return load_encoder(path_or_name, **settings)
+    if settings.get("tasks"):
+        settings["prompts"] = prompts_for(settings["tasks"], settings["template"] or "instruct")
+    taken = ("name", "revision", "device", "prompts", "max_length")
+    return load_late_interaction(path_or_name, **{k: settings.get(k) for k in taken})

@@ -21,8 +21,10 @@ __all__ = ["gather", "main_systems", "write_report"]
 
 
 def main_systems(results: Mapping[str, TaskResults]) -> list[str]:
-    """The systems a table shows: those measured, without the candidates for ``base``."""
-    names = dict.fromkeys(name for task in results.values() for name in task.systems)
+    """The systems a table shows: without the candidates for ``base`` and without ceilings."""
+    names = dict.fromkeys(
+        name for task in results.values() for name, s in task.systems.items() if not s.ceiling
+    )
     if "base" in names:
         chosen_from = {
             candidate
@@ -76,10 +78,18 @@ def gather(
     systems: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
     by_group: dict[str, Any] = {}
+    ceilings: dict[str, Any] = {}
     for key, task in results.items():
         systems[key], intervals[key], by_group[key] = {}, {}, {}
         for name, system in task.systems.items():
             known = [m for m in metrics if m in system.per_query]
+            if system.ceiling:
+                values = {m: round(system.mean(m), 6) for m in known}
+                ceilings.setdefault(key, {})[name] = {
+                    "scores": values,
+                    "about": system.about["about"],
+                }
+                continue
             systems[key][name] = {m: round(system.mean(m), 6) for m in known}
             intervals[key][name] = {
                 m: interval(system.scores(m), resamples=resamples, seed=seed) for m in known
@@ -96,6 +106,7 @@ def gather(
         "metrics": list(metrics),
         "main_systems": shown,
         "systems": systems,
+        "ceilings": ceilings,
         "intervals": intervals,
         "intervals_by_group": by_group,
         "comparisons": compare_systems(

@@ -159,6 +159,9 @@ def _task_section(report: dict[str, Any], task: str) -> list[str]:
             table(["difference", "by", *[metric_label(m) for m in shown]], cells, left=2),
             "",
         ]
+    for name, ceiling in report["ceilings"].get(task, {}).items():
+        values = ", ".join(f"{metric_label(m)} {number(v)}" for m, v in ceiling["scores"].items())
+        lines += [f"Ceiling, not a result — {name}: {values} ({ceiling['about']}).", ""]
     if info["queries"] < FEW_QUERIES:
         lines += [
             f"Only {info['queries']} queries: differences of a few hundredths cannot be told from "

@@ -46,6 +46,11 @@ class SystemResult:
     about: dict[str, Any] = field(default_factory=dict)
     chosen: dict[str, Any] | None = None
 
+    @property
+    def ceiling(self) -> bool:
+        """Whether it used the judgments, so that it is no result."""
+        return bool(self.about.get("ceiling"))
+
     @cached_property
     def run(self) -> Run:
         """The ranking."""

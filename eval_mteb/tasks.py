@@ -4,187 +4,34 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from datasets import Dataset
-from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import PromptDict, TaskMetadata
-from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 
-from eval_mteb.dense import EncoderSearch
-from eval_mteb.ordering import OrderedSearch
-from eval_mteb.registry import register
+from eval_mteb.registry import checked, register
+from eval_mteb.retrieval import K_VALUES, AllButExcluded, ObliqRetrieval
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.files import content_hash, read_json
 from obliq_hf.task_data import TaskData, read_task_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from obliq_hf.records import Corpus, Qrels, Queries
+    from obliq_hf.records import Corpus, Qrels
     from obliq_hf.tasks import ObliqTask
 
-__all__ = [
-    "K_VALUES",
-    "AllButExcluded",
-    "FolderRetrieval",
-    "ObliqRetrieval",
-    "Outcome",
-    "folder_task",
-    "folder_tasks",
-    "task_class_name",
-]
+__all__ = ["FolderRetrieval", "folder_task", "folder_tasks", "task_class_name"]
 
 logger = logging.getLogger(__name__)
-
-K_VALUES = (1, 3, 5, 10, 20, 50, 100, 1000)
-"""mteb's cutoffs and 50, at which OBLIQ-Bench is also reported."""
-
-Judgments = Literal["gold", "pooled"]
-
-
-class AllButExcluded(Mapping[str, list[str]]):
-    """What mteb calls ``top_ranked``, for a task with exclusions: all documents but the excluded.
-
-    A plain mteb model reads it as a mapping from query id to the documents it may rank; each list
-    is made when it is asked for, so that 500,000 documents x 500 queries never stand in memory.
-    Search models of this project read :attr:`excluded`, which is sparse.
-
-    Args:
-        documents: All document ids, in corpus order.
-        queries: All query ids.
-        excluded: Query id -> ids of documents it must not retrieve.
-    """
-
-    def __init__(
-        self, documents: list[str], queries: list[str], excluded: Mapping[str, list[str]]
-    ) -> None:
-        self.documents = documents
-        self.queries = dict.fromkeys(queries)
-        self.excluded = excluded
-
-    def __getitem__(self, query: str) -> list[str]:
-        if query not in self.queries:
-            raise KeyError(query)
-        hidden = set(self.excluded.get(query, ()))
-        return [document for document in self.documents if document not in hidden]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.queries)
-
-    def __len__(self) -> int:
-        return len(self.queries)
-
-
-@dataclass
-class Outcome:
-    """What one evaluation of one split left behind.
-
-    Attributes:
-        run: Query id -> document id -> score, best first, strictly decreasing.
-        per_query: Metric, named as mteb names its mean -> query id -> value.
-        costs: What the search model counted: seconds by phase, calls, tokens.
-    """
-
-    run: dict[str, dict[str, float]]
-    per_query: dict[str, dict[str, float]] = field(default_factory=dict)
-    costs: dict[str, Any] = field(default_factory=dict)
-
-
-_METRICS = {
-    "ndcg_cut_": "ndcg_at_",
-    "recall_": "recall_at_",
-    "map_cut_": "map_at_",
-    "P_": "precision_at_",
-    "success_": "hit_rate_at_",
-}
-
-
-def _mteb_name(trec_name: str) -> str:
-    for prefix, name in _METRICS.items():
-        if trec_name.startswith(prefix):
-            return name + trec_name.removeprefix(prefix)
-    return trec_name
-
-
-class ObliqRetrieval(AbsTaskRetrieval):
-    """An mteb retrieval task in which the order handed over is the order scored.
-
-    Encoders are searched exactly, exclusions come off before the top k, ties go to corpus order,
-    a query that the model returned nothing for counts 0, and run and per-query scores of the last
-    evaluation are kept in :attr:`outcomes`, by subset and split.
-    """
-
-    k_values = K_VALUES
-    obliq_task: ObliqTask | None = None
-    outcomes: dict[tuple[str, str], Outcome]
-    vectors: Path | None = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.outcomes = {}
-
-    def search_model(self, model: Any) -> OrderedSearch:
-        """The model as something that searches, its order made strict.
-
-        Raises:
-            ObliqError: A cross-encoder without candidates: what a task lists per query are its
-                exclusions, so that its scores would be those of a full scan, or meaningless.
-        """
-        if isinstance(model, OrderedSearch):
-            return model
-        if isinstance(model, EncoderProtocol) and not isinstance(model, SearchProtocol):
-            return OrderedSearch(
-                EncoderSearch(model, obliq_task=self.obliq_task, vectors=self.vectors)
-            )
-        if isinstance(model, CrossEncoderProtocol) and not isinstance(model, SearchProtocol):
-            raise ObliqError(
-                f"{self.metadata.name}: a cross-encoder needs candidates from a first stage; "
-                "evaluate it as a pipeline with one (eval_mteb.RetrieveAndRerank)"
-            )
-        return OrderedSearch(model)
-
-    def _evaluate_subset(
-        self, model: Any, data_split: Any, *, hf_split: str, hf_subset: str, **kwargs: Any
-    ) -> Any:
-        relevant = data_split["relevant_docs"]
-        positive = {q for q, judged in relevant.items() if any(g > 0 for g in judged.values())}
-        if len(positive) < len(relevant):
-            logger.warning(
-                "%s: %d queries without a positive judgment left out",
-                self.metadata.name,
-                len(relevant) - len(positive),
-            )
-            data_split["relevant_docs"] = {q: d for q, d in relevant.items() if q in positive}
-        search_model = self.search_model(model)
-        scores = super()._evaluate_subset(
-            search_model, data_split, hf_split=hf_split, hf_subset=hf_subset, **kwargs
-        )
-        self.outcomes[(hf_subset, hf_split)].costs = dict(search_model.costs)
-        return scores
-
-    def task_specific_scores(
-        self, scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str
-    ) -> dict[str, float]:
-        """Keep the run and the per-query scores of this evaluation; adds no score of its own."""
-        per_query: dict[str, dict[str, float]] = {}
-        for query, values in scores.items():
-            for name, value in values.items():
-                per_query.setdefault(_mteb_name(name), {})[query] = float(value)
-        self.outcomes[(hf_subset, hf_split)] = Outcome(run=results, per_query=per_query)
-        return {}
 
 
 class FolderRetrieval(ObliqRetrieval):
     """A retrieval task over a corpus folder; made by :func:`folder_task`, one class per folder."""
 
     data: TaskData
-    judgments: Judgments
-    split: str
 
     def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
         """Hand the folder's documents, queries and judgments to mteb."""
@@ -193,8 +40,8 @@ class FolderRetrieval(ObliqRetrieval):
         data = self.data
         queries = data.queries.keep(self.qrels)
         self.dataset = {
-            "default": {
-                self.split: {
+            self.place[0]: {
+                data.split: {
                     "corpus": Dataset.from_dict(
                         {
                             "id": data.corpus.ids,
@@ -215,34 +62,49 @@ class FolderRetrieval(ObliqRetrieval):
         self.data_loaded = True
 
     @property
+    def short_name(self) -> str:
+        """The task's name in its folder."""
+        return self.data.name
+
+    @property
     def qrels(self) -> Qrels:
         """The judgments this task is scored with: gold or pooled."""
         return self.data.qrels if self.judgments == "gold" else self.data.pooled or {}
 
     @property
-    def corpus(self) -> Corpus:
-        """The documents searched."""
-        return self.data.corpus
+    def document_ids(self) -> list[str]:
+        """Ids of the documents searched, in corpus order."""
+        return self.data.corpus.ids
 
     @property
-    def queries(self) -> Queries:
-        """The queries scored."""
-        return self.data.queries.keep(self.qrels)
+    def query_texts(self) -> dict[str, str]:
+        """Query id -> text of the queries scored."""
+        return self.data.queries.keep(self.qrels).as_dict()
 
     @property
-    def key(self) -> str:
-        """The name of this task's folder in a run: the task's name, ``-pooled`` where it is."""
-        return self.data.name + ("-pooled" if self.judgments == "pooled" else "")
+    def excluded(self) -> dict[str, list[str]]:
+        """Query id -> ids of documents it must not retrieve."""
+        return self.data.excluded
 
-    def max_reachable_recall(self) -> float:
-        """Mean recall of a perfect ranking: less than 1 where positives are excluded or absent."""
-        shares = []
-        for query, judged in self.qrels.items():
-            positive = [d for d, grade in judged.items() if grade > 0]
-            hidden = set(self.data.excluded.get(query, ()))
-            found = sum(d in self.corpus.row and d not in hidden for d in positive)
-            shares.append(found / len(positive))
-        return float(np.mean(shares))
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Reason -> number of queries or judgments that do not count."""
+        return self.data.left_out
+
+    @property
+    def query_groups(self) -> dict[str, dict[str, str]]:
+        """Metadata columns that put several queries together, such as an author."""
+        queries = self.data.queries.keep(self.qrels)
+        columns: dict[str, dict[str, str]] = {}
+        for query, metadata in zip(queries.ids, queries.metadata, strict=True):
+            for column, value in metadata.items():
+                if isinstance(value, str | int) and not isinstance(value, bool):
+                    columns.setdefault(column, {})[query] = str(value)
+        return {
+            column: values
+            for column, values in columns.items()
+            if len(values) == len(queries) and 1 < len(set(values.values())) <= len(queries) / 2
+        }
 
 
 def _camel(text: str) -> str:
@@ -300,7 +162,7 @@ def folder_task(
     task: ObliqTask | str | None = None,
     *,
     split: str = "test",
-    judgments: Judgments = "gold",
+    judgments: Literal["gold", "pooled"] = "gold",
     name: str | None = None,
     corpus: Corpus | None = None,
     group_field: str | None = None,
@@ -362,8 +224,12 @@ def folder_tasks(
     language: str = "eng-Latn",
     depth: int = 1000,
     vectors: str | Path | None = None,
+    rename: Callable[[TaskData, str], tuple[str, str] | None] | None = None,
 ) -> list[FolderRetrieval]:
-    """The tasks of a folder with each kind of judgments it has; see :func:`folder_task`."""
+    """The tasks of a folder with each kind of judgments it has; see :func:`folder_task`.
+
+    ``rename`` may give a task another name and the subset that mteb files its scores under.
+    """
     unknown = [kind for kind in judgments if kind not in {"gold", "pooled"}]
     if unknown:
         raise ObliqError(f"judgments are 'gold' or 'pooled', not {unknown[0]!r}")
@@ -385,7 +251,15 @@ def folder_tasks(
         if kind not in judgments or not qrels:
             continue
         class_name = name or task_class_name(_collection_name(root), data.name, kind)
-        settings: dict[str, Any] = {"language": language, "depth": depth, "vectors": vectors}
+        subset = "default"
+        if rename is not None:
+            class_name, subset = rename(data, kind) or (class_name, subset)
+        settings: dict[str, Any] = {
+            "subset": subset,
+            "language": language,
+            "depth": depth,
+            "vectors": vectors,
+        }
         made.append(_make_task(class_name, data, qrels, kind, obliq_task, **settings))
     return made
 
@@ -397,6 +271,7 @@ def _make_task(
     judgments: str,
     obliq_task: ObliqTask | None,
     *,
+    subset: str,
     language: str,
     depth: int,
     vectors: str | Path | None,
@@ -418,17 +293,16 @@ def _make_task(
         category="t2t",
         modalities=["text"],
         eval_splits=[data.split],
-        eval_langs=[language],
+        eval_langs=[language] if subset == "default" else {subset: [language]},
         main_score=f"ndcg_at_{max(k for k in k_values if k <= 10)}",
-        prompt=PromptDict(query=obliq_task.instruction) if obliq_task is not None else None,
+        prompt=None if obliq_task is None else PromptDict(query=obliq_task.instruction),  # type: ignore[typeddict-unknown-key]
     )
     cls = type(
         name,
         (FolderRetrieval,),
         {
-            "metadata": metadata,
+            "metadata": checked(metadata, [f"ndcg_at_{k}" for k in k_values]),
             "data": data,
-            "split": data.split,
             "judgments": judgments,
             "obliq_task": obliq_task,
             "k_values": k_values,
@@ -437,5 +311,5 @@ def _make_task(
             "__module__": __name__,
         },
     )
-    register(cls)
+    register(cls, shipped="keep")
     return cls()

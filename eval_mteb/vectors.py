@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -102,7 +102,7 @@ def stored_vectors(
     root.mkdir(parents=True, exist_ok=True)
     partial, progress = root / f"{key}.partial.npy", root / f"{key}.progress.json"
     rows = 0
-    array: NDArray[np.float32] | None = None
+    array: np.memmap[Any, Any] | None = None
     if partial.is_file() and progress.is_file():
         array = np.lib.format.open_memmap(partial, mode="r+")
         rows = int(read_json(progress)["rows"])

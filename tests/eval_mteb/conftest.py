@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from obliq_hf.files import write_json, write_jsonl
 from obliq_hf.records import write_qrels
 from obliq_hf.tasks import ObliqTask
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEXTS = [
     ("d1", "the sea and the ship at night", "ann", "w1"),

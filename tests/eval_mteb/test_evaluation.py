@@ -2,26 +2,23 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from eval_mteb import evaluation
-from eval_mteb.evaluation import (
-    System,
-    bm25_system,
-    encoder_system,
-    evaluate_folder,
-    evaluate_system,
-    fusion_system,
-)
+from eval_mteb.evaluation import evaluate_folder, evaluate_system
 from eval_mteb.models import load_encoder, model_fingerprint
 from eval_mteb.results import read_results
+from eval_mteb.systems import System, bm25_system, encoder_system, fusion_system
 from eval_mteb.tasks import folder_task
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import read_json
 from obliq_hf.search.runs import read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class LetterTeacher:
@@ -162,7 +159,7 @@ def test_a_fusion_is_made_of_runs_on_disk_and_strict(folder, writing, tiny_model
     for method in ("zscore", "rrf"):
         system = fusion_system(tmp_path, task, ["bm25", "tiny"], name=method, method=method)
         run = read_run(evaluate_system(system, task, tmp_path) / "run.trec")
-        assert set(run) == set(task.queries.ids)
+        assert set(run) == set(task.query_texts)
         for ranked in run.values():
             scores = np.array(list(ranked.values()), dtype=np.float32)
             assert (np.diff(scores) < 0).all()

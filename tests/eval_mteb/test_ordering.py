@@ -5,7 +5,7 @@ import pytest
 
 from eval_mteb.candidates import allowed_rows
 from eval_mteb.ordering import order_results
-from eval_mteb.tasks import AllButExcluded
+from eval_mteb.retrieval import AllButExcluded
 from obliq_hf.errors import ObliqError
 
 ROW = {"a": 0, "b": 1, "c": 2, "d": 3}

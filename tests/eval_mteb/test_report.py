@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,6 +14,9 @@ from eval_mteb.results import read_results
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.files import read_json, write_json
 from obliq_hf.records import write_qrels
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write_run_folder(root: Path, *, queries: int = 60, shift: float = 0.1) -> Path:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mteb
 import numpy as np
@@ -13,9 +13,13 @@ from sentence_transformers import SentenceTransformer
 from eval_mteb.baselines.fusion import RunSearch
 from eval_mteb.models import load_encoder, wrap_encoder
 from eval_mteb.registry import register
-from eval_mteb.tasks import AllButExcluded, folder_task, task_class_name
+from eval_mteb.retrieval import AllButExcluded
+from eval_mteb.tasks import folder_task, task_class_name
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.metrics import mean, per_query
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SILENT = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
 
@@ -38,7 +42,7 @@ def replay(task, rankings: dict[str, list[str]], scores=None):
 def test_scores_kept_per_query_average_to_what_mteb_reports(folder, writing, tiny_model_dir):
     task = folder_task(folder, writing)
     reported = evaluate(load_encoder(tiny_model_dir), task)
-    outcome = task.outcomes["default", "test"]
+    outcome = task.outcome
     ours = mean(per_query(outcome.run, task.qrels, ks=task.k_values))
     for metric, value in ours.items():
         assert reported[metric] == pytest.approx(value, abs=6e-6), metric
@@ -63,8 +67,8 @@ def test_hand_computed_scores_with_grades_exclusions_and_missing_queries(folder,
 
 def test_gold_and_pooled_are_separate_tasks_over_their_own_queries(folder, writing):
     gold, pooled = (folder_task(folder, writing, judgments=j) for j in ("gold", "pooled"))
-    assert set(gold.queries.ids) == {"q1", "q2", "NA", "1e5"}
-    assert set(pooled.queries.ids) == {"q1", "zero"}
+    assert set(gold.query_texts) == {"q1", "q2", "NA", "1e5"}
+    assert set(pooled.query_texts) == {"q1", "zero"}
     assert gold.metadata.name != pooled.metadata.name
     assert gold.key == "writing"
     assert pooled.key == "writing-pooled"
@@ -78,9 +82,9 @@ def test_equal_scores_go_to_corpus_order_and_negative_or_zero_scores_keep_their_
     folder, scene
 ):
     task = folder_task(folder, scene)
-    rankings = {q: ["d7", "d6", "d2", "d1"] for q in task.queries.ids}
+    rankings = {q: ["d7", "d6", "d2", "d1"] for q in list(task.query_texts)}
     replay(task, rankings, scores={"d7": -0.1, "d6": -0.1, "d2": -0.1, "d1": 0.0})
-    run = task.outcomes["default", "test"].run["q2"]
+    run = task.outcome.run["q2"]
     assert list(run) == ["d1", "d2", "d6", "d7"]
     values = list(run.values())
     assert values == sorted(values, reverse=True)
@@ -108,21 +112,21 @@ def test_all_entry_points_give_equal_scores(folder, writing, tiny_model_dir):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain = evaluate(model, task)
-    first = task.outcomes["default", "test"].run
+    first = task.outcome.run
     wrapped = evaluate(wrap_encoder(model, name="tiny"), task)
-    second = task.outcomes["default", "test"].run
+    second = task.outcome.run
     assert first == second
     assert {k: v for k, v in plain.items() if "_at_" in k} == pytest.approx(
         {k: v for k, v in wrapped.items() if "_at_" in k}, nan_ok=True
     )
     # and equal to the vectors of the prompt named after the task, by hand
-    queries = model.encode_query(task.queries.texts, prompt_name="writing")
-    documents = model.encode_document(task.corpus.texts)
+    queries = model.encode_query(list(task.query_texts.values()), prompt_name="writing")
+    documents = model.encode_document(task.data.corpus.texts)
     scores = queries @ documents.T
-    row = task.queries.ids.index("q1")
-    allowed = [i for i, d in enumerate(task.corpus.ids) if d != "d4"]
+    row = list(task.query_texts).index("q1")
+    allowed = [i for i, d in enumerate(task.document_ids) if d != "d4"]
     expected = sorted(allowed, key=lambda i: (-scores[row, i], i))
-    assert [task.corpus.row[d] for d in first["q1"]] == expected
+    assert [task.data.corpus.row[d] for d in first["q1"]] == expected
 
 
 def test_the_prompt_of_a_task_that_mteb_does_not_know_is_used(folder, scene, tiny_model_dir):
@@ -132,7 +136,7 @@ def test_the_prompt_of_a_task_that_mteb_does_not_know_is_used(folder, scene, tin
         model.prompts = {"document": "", **prompts}
         task = folder_task(folder, scene)
         evaluate(wrap_encoder(model, name="tiny"), task)
-        runs.append(task.outcomes["default", "test"].run)
+        runs.append(task.outcome.run)
     assert runs[0] != runs[1]
 
 
@@ -142,12 +146,12 @@ def test_what_mteb_itself_does_with_our_exclusions_gives_the_same_ranking(
     encoder = load_encoder(tiny_model_dir)
     task = folder_task(folder, writing)
     evaluate(encoder, task)
-    ours = task.outcomes["default", "test"].run
+    ours = task.outcome.run
     evaluate(SearchEncoderWrapper(encoder), task)
-    stock = task.outcomes["default", "test"].run
+    stock = task.outcome.run
     assert {q: list(r) for q, r in ours.items()} == {q: list(r) for q, r in stock.items()}
     assert "d4" not in ours["q1"]
-    assert len(ours["q1"]) == len(task.corpus) - 1
+    assert len(ours["q1"]) == len(task.document_ids) - 1
 
 
 def test_exclusions_are_a_mapping_without_the_excluded_documents():
@@ -210,7 +214,7 @@ def test_the_revision_follows_the_content(folder, writing):
 
 
 def test_a_split_that_is_not_there_names_those_that_are(folder, writing):
-    with pytest.raises(DataError, match="split 'dev'.*test"):
+    with pytest.raises(DataError, match=r"split 'dev'.*test"):
         folder_task(folder, writing, split="dev")
     with pytest.raises(DataError, match="pooled"):
         folder_task(folder, "scene", judgments="pooled")
@@ -221,11 +225,11 @@ def test_a_depth_below_the_corpus_cuts_runs_and_cutoffs(folder, scene, tiny_mode
     found = evaluate(load_encoder(tiny_model_dir), task)
     assert "ndcg_at_5" in found
     assert "ndcg_at_10" not in found
-    assert all(len(ranked) == 5 for ranked in task.outcomes["default", "test"].run.values())
+    assert all(len(ranked) == 5 for ranked in task.outcome.run.values())
 
 
 def test_the_benchmarks_layout_is_read_with_its_quirks(bench: Path):
     task = folder_task(bench, "math")
     assert task.data.excluded["q1"] == ["d4"]
     assert "id with space" in task.qrels["1e5"]
-    assert folder_task(bench, "twitter", judgments="pooled").queries.ids == ["q1", "zero"]
+    assert folder_task(bench, "twitter", judgments="pooled").query_texts.keys() == {"q1", "zero"}
