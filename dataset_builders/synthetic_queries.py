@@ -7,7 +7,7 @@
 The folder that is written holds
 
 ======================  ===========================================================================
-`queries.jsonl`         the queries; `metadata.doc_id` is the document each was written from
+`queries.jsonl`         the queries; `doc_id` is the document each was written from
 `qrels/train.tsv`       query id, document id, 1
 `negatives.jsonl`       BM25 negatives, mined with the query
 `train.parquet`         anchor, positive, negative_1.., ids: `load_dataset("parquet", ...)` reads it
@@ -324,9 +324,9 @@ def _write(
          "problems": o.problems}
         for o in spool if o.query is None))
     write_jsonl(out / "queries.jsonl", (
-        {"_id": id_of(o), "text": o.query, "metadata": {
-            "doc_id": corpus.ids[o.row], "task": task.name, "lens": info["lens"]["name"],
-            "stage_a": o.stage_a, "calls": sum(o.calls.values())}}
+        {"_id": id_of(o), "text": o.query, "doc_id": corpus.ids[o.row], "metadata": {
+            "task": task.name, "lens": info["lens"]["name"], "stage_a": o.stage_a,
+            "calls": sum(o.calls.values())}}
         for o in spool if o.query is not None))
     found = [(id_of(o), o.row, o.query or "") for o in spool if o.query is not None]
     write_qrels(out / "qrels" / "train.tsv", {i: {corpus.ids[row]: 1} for i, row, _ in found})

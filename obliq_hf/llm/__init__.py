@@ -8,6 +8,10 @@
 `cached_client`        `CachedClient`: answers from a cache, asks only what is new
 `cache`                `AnswerCache`: one SQLite file, safe for several processes
 `endpoint`             `EndpointClient`: any OpenAI-compatible server, and the Hub's providers
+`batch_files`          `BatchFileClient`: requests to a JSONL file, answers from one
+`embedded`             `EmbeddedClient`: SmolLM2 or any folder through transformers, in this process
+`vllm`                 `VLLMClient`: vLLM in this process
+`load`                 `load_client("http://..." | "hub" | "vllm" | "batch:DIR" | "embedded", ...)`
 `parsing`              `parse_object`, `answer_object`: JSON out of what a model wrote
 `accounting`           `Accounting`, `Budget`, `Price`
 =====================  ============================================================================
@@ -32,6 +36,7 @@ from obliq_hf.llm.chat import (
 )
 from obliq_hf.llm.endpoint import EndpointClient
 from obliq_hf.llm.flows import run_flow, run_flows
+from obliq_hf.llm.load import load_client
 from obliq_hf.llm.parsing import ParseFailure, answer_object, parse_object, strip_thinking
 from obliq_hf.llm.retries import RetryPolicy
 
@@ -53,6 +58,7 @@ __all__ = [
     "SessionClient",
     "Usage",
     "answer_object",
+    "load_client",
     "parse_object",
     "request_key",
     "run_flow",

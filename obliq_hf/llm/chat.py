@@ -243,10 +243,12 @@ class SessionClient(abc.ABC):
         Raises:
             ObliqError: Two requests share an id.
             LLMError: The model cannot be used at all.
+            BatchPending: Some requests stand in a batch file and wait for their answers.
         """
         source = iter(requests)
         seen: set[str] = set()
         waiting = deque[ChatAnswer]()
+        pending = ""
         session = self.open()
         try:
             exhausted = False
@@ -262,18 +264,17 @@ class SessionClient(abc.ABC):
                     session.submit(request)
                 if not session.pending:
                     break
-                waiting.extend(session.wait())
-                pending = [a.id for a in waiting if a.error_kind == "pending"]
-                if pending:
-                    for request in source:
-                        session.submit(request)
-                    while session.pending:
-                        session.wait()
-                    raise BatchPending(f"{len(pending)} or more requests wait for their answers")
+                for answer in session.wait():
+                    if answer.error_kind == "pending":
+                        pending = answer.error or ""
+                    else:
+                        waiting.append(answer)
                 while waiting:
                     yield waiting.popleft()
         finally:
             session.close()
+        if pending:
+            raise BatchPending(pending.partition(": ")[2])
 
     def complete_all(self, requests: Sequence[ChatRequest]) -> dict[str, ChatAnswer]:
         """Answer all requests and return the answers by id, in the order asked.

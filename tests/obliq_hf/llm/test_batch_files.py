@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from llm_server import prompt_of
+
+from obliq_hf.errors import ObliqError
+from obliq_hf.llm import BatchPending, CachedClient, ChatRequest, EndpointClient, run_flows
+from obliq_hf.llm.batch_files import BatchFileClient
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def ask(text: str, name: str = "r") -> ChatRequest:
+    return ChatRequest(id=name, messages=[{"role": "user", "content": text}])
+
+
+def many(count: int) -> list[ChatRequest]:
+    return [ask(f"t{i}", str(i)) for i in range(count)]
+
+
+def completion(text: str | None, finish: str = "stop") -> dict:
+    return {"choices": [{"index": 0, "finish_reason": finish,
+                         "message": {"role": "assistant", "content": text}}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}
+
+
+def answer_line(custom_id: str, body: dict, status: int = 200, error: dict | None = None) -> str:
+    return json.dumps({"id": "x", "custom_id": custom_id, "error": error, "response": {
+        "status_code": status, "request_id": "y", "body": body}}) + "\n"
+
+
+def requests_in(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def answer_all(folder: Path, number: int = 1) -> list[dict]:
+    """What a batch service does: answer every request, in another order."""
+    asked = requests_in(folder / f"requests-{number:04d}.jsonl")
+    shuffled = random.Random(0).sample(asked, len(asked))
+    (folder / f"answers-{number:04d}.jsonl").write_text("".join(
+        answer_line(r["custom_id"], completion("re " + prompt_of(r["body"]))) for r in shuffled))
+    return asked
+
+
+def test_requests_are_written_the_run_stops_and_goes_on_with_the_answers(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m")
+    with pytest.raises(BatchPending, match="20 requests") as caught:
+        client.complete_all(many(20))
+    assert "vllm run-batch -i requests-0001.jsonl -o answers-0001.jsonl --model m" in str(
+        caught.value)
+    asked = answer_all(tmp_path)
+    assert {r["method"] for r in asked} == {"POST"}
+    assert {r["url"] for r in asked} == {"/v1/chat/completions"}
+    assert {r["body"]["model"] for r in asked} == {"m"}
+    answers = client.complete_all(many(20))
+    assert {i: a.text for i, a in answers.items()} == {str(i): f"re t{i}" for i in range(20)}
+    assert answers["0"].prompt_tokens == 7
+    assert not (tmp_path / "requests-0002.jsonl").exists()
+
+
+def test_a_run_without_answers_yet_writes_the_same_file_again(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m")
+    contents = []
+    for _ in range(2):
+        with pytest.raises(BatchPending):
+            client.complete_all(many(5))
+        assert [p.name for p in tmp_path.iterdir()] == ["requests-0001.jsonl"]
+        contents.append((tmp_path / "requests-0001.jsonl").read_bytes())
+    assert contents[0] == contents[1]
+
+
+def test_partial_doubled_damaged_and_failed_answers_leave_only_the_rest_to_ask(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m")
+    with pytest.raises(BatchPending):
+        client.complete_all(many(6))
+    ids = {prompt_of(r["body"]): r["custom_id"]
+           for r in requests_in(tmp_path / "requests-0001.jsonl")}
+    lines = [
+        answer_line(ids["t1"], completion("second")),
+        answer_line(ids["t0"], {"message": "server error"}, status=500),
+        answer_line(ids["t0"], completion("first")),
+        answer_line(ids["t0"], completion("another")),
+        answer_line(ids["t2"], {}, error={"message": "expired"}),
+        answer_line(ids["t3"], completion(None)),
+        answer_line("obliq-unknown", completion("of another run")),
+        "not json\n",
+        json.dumps({"custom_id": ids["t5"], "response": None, "error": {"code": "x"}}) + "\n",
+        answer_line(ids["t4"], completion("cut off"))[:40],
+    ]
+    (tmp_path / "answers-0001.jsonl").write_text("".join(lines))
+    with pytest.raises(BatchPending):
+        client.complete_all(many(6))
+    again = [prompt_of(r["body"]) for r in requests_in(tmp_path / "requests-0002.jsonl")]
+    assert again == ["t2", "t3", "t4", "t5"]
+    answer_all(tmp_path, 2)
+    answers = client.complete_all(many(6))
+    assert [a.text for a in answers.values()] == [
+        "first", "second", "re t2", "re t3", "re t4", "re t5"]
+
+
+def test_a_request_always_answered_in_error_is_given_up(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m", give_up_after=2)
+    for number in (1, 2):
+        with pytest.raises(BatchPending):
+            client.complete_all(many(1))
+        asked = requests_in(tmp_path / f"requests-{number:04d}.jsonl")
+        (tmp_path / f"answers-{number:04d}.jsonl").write_text(
+            answer_line(asked[0]["custom_id"], {"message": "no"}, status=400))
+    answer = client.complete_all(many(1))["0"]
+    assert answer.error_kind == "http-400"
+    assert "no" in answer.error
+
+
+def test_a_cut_answer_stays_marked(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m")
+    with pytest.raises(BatchPending):
+        client.complete_all(many(1))
+    asked = requests_in(tmp_path / "requests-0001.jsonl")
+    (tmp_path / "answers-0001.jsonl").write_text(
+        answer_line(asked[0]["custom_id"], completion('{"query": "wh', "length")))
+    assert client.complete_all(many(1))["0"].truncated
+
+
+def test_stages_go_on_file_by_file_and_the_cache_needs_the_folder_no_more(tmp_path: Path):
+    folder = tmp_path / "batch"
+    flows_of = lambda: ((i, three_steps(f"t{i}")) for i in range(30))  # noqa: E731
+
+    def three_steps(text):
+        for step in "ABC":
+            answers = yield [ask(step + text, "x"), ask(step + text + "!", "y")]
+            text = answers["x"].text
+        return text
+
+    def client():
+        return CachedClient(BatchFileClient(folder, model="m"), tmp_path / "c.sqlite")
+
+    for number in (1, 2, 3):
+        with pytest.raises(BatchPending, match="60 requests"):
+            list(run_flows(client(), flows_of(), window=7))
+        answer_all(folder, number)
+    results = dict(run_flows(client(), flows_of()))
+    assert results[4] == "re Cre Bre At4"
+    for path in folder.iterdir():
+        path.unlink()
+    assert dict(run_flows(client(), flows_of())) == results
+
+
+def test_equal_requests_stand_in_the_file_once_and_all_get_the_answer(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m")
+    asked = [ask("same", "a"), ask("same", "b")]
+    with pytest.raises(BatchPending):
+        client.complete_all(asked)
+    assert len(answer_all(tmp_path)) == 1
+    assert {a.text for a in client.complete_all(asked).values()} == {"re same"}
+
+
+def test_batch_files_and_a_server_share_their_cache(tmp_path: Path):
+    extra = {"chat_template_kwargs": {"enable_thinking": False}}
+    batch = BatchFileClient(tmp_path, model="m", revision="1", extra_body=extra)
+    server = EndpointClient("http://127.0.0.1:9/v1", model="m", revision="1", extra_body=extra)
+    assert batch.identity == server.identity
+    assert batch.line(ask("a"))["body"]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_an_unknown_way_to_enforce_a_schema_is_refused(tmp_path: Path):
+    with pytest.raises(ObliqError, match="response_format"):
+        BatchFileClient(tmp_path, model="m", structured="guided")
