@@ -41,6 +41,8 @@ _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _LINK = re.compile(
     r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.\w+|(?<![\w$\\])@\w{2,}|(?<![\w&$\\])#[^\W\d_]\w+")
 _SENTENCE_END = re.compile(r"[.!?:;…\n\"“”‘(\[—–*>|]\s*$")
+_ABBREVIATION = re.compile(
+    r"\b(?:Mr|Mrs|Ms|Dr|St|Prof|Gen|Sen|Rep|Gov|Hon|Capt|Col|Rev|Lt|[A-Z])\.\s*$")
 _ANSWER_TEXT = re.compile(
     r"""^\W{0,3}(?:here(?:['’]s|\sis|\sare)\b.{0,60}(?:query|request|post|problem|passage|search)
     |(?:sure|certainly|of\scourse|absolutely|okay|ok)[,!.:]\s
@@ -110,8 +112,9 @@ class CorpusWords:
             if first.islower():
                 self.lower[key] += 1
             elif first.isupper():
-                within = match.start() > 0 and not _SENTENCE_END.search(
-                    text[max(0, match.start() - 3) : match.start()])
+                before = text[max(0, match.start() - 8) : match.start()]
+                within = bool(before) and (
+                    not _SENTENCE_END.search(before) or bool(_ABBREVIATION.search(before)))
                 if within or (len(word) > 1 and word.isupper()):
                     self.capital[key] += 1
         self.frequency.update(seen)

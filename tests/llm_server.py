@@ -133,19 +133,20 @@ class ScriptedServer:
         self._sock = sock
         return self
 
-    def stop(self) -> None:
+    def stop(self, *, wait: bool = True) -> None:
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._server.force_exit = True
-            self._thread.join(timeout=10)
-            self._sock.close()
+            if wait:
+                self._thread.join(timeout=10)
+                self._sock.close()
             self._server = self._thread = None
 
     def __enter__(self) -> ScriptedServer:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.stop(wait=False)
 
 
 def prompt_of(body: dict[str, Any]) -> str:
