@@ -95,7 +95,7 @@ class LLMOrder:
         )
         answers = yield [request]
         try:
-            order = answer_object(answers["order"], ("order",))["order"]
+            order = answer_object(answers["order"]).get("order")
         except ParseFailure as failure:
             self.counts[failure.reason] += 1
             return ids
