@@ -82,6 +82,7 @@ def write_task_files(task: ObliqRetrieval, out: str | Path) -> Path:
             "split": task.place[1],
             "judgments": task.judgments,
             "revision": task.metadata.revision,
+            "folder": task.folder_name,
             "documents": len(task.document_ids),
             "queries": len(qrels),
             "judged": sum(len(judged) for judged in qrels.values()),

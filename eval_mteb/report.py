@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval_mteb.comparisons import METRICS, compare_systems, interval
 from eval_mteb.figures import draw_depth, draw_scores, save
-from eval_mteb.report_markdown import markdown
+from eval_mteb.report_markdown import markdown, terminal_table
 from eval_mteb.results import read_results
 from obliq_hf.errors import DataError
 from obliq_hf.files import read_json, write_json, write_text
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from eval_mteb.results import TaskResults
 
-__all__ = ["gather", "main_systems", "write_report"]
+__all__ = ["gather", "main_systems", "terminal_table", "write_report"]
 
 
 def main_systems(results: Mapping[str, TaskResults]) -> list[str]:
@@ -58,7 +58,8 @@ def gather(
         metrics: The metrics reported; those not computed are passed over.
         resamples: Bootstrap resamples.
         seed: Their seed.
-        corpus: The corpus searched, for examples in words; by default ``<run_folder>/corpus``.
+        corpus: The corpus searched, for examples in words; by default the folder below
+            ``run_folder`` that has the name of the one evaluated.
         snippets: Whether beginnings of texts are shown at all.
 
     Returns:
@@ -140,20 +141,28 @@ def gather(
         "corpus": _optional(root / "corpus" / "corpus.json"),
         "graph": _optional(root / "graph" / "graph.json"),
         "purity": _optional(root / "graph" / "purity.json"),
-        "training": _optional(root / "model" / "training.json"),
+        "dose_purity": _optional(root / "graph" / "dose_purity.json"),
+        "audit": _optional(root / "graph" / "audit.json"),
+        "training": _optional(root / "training.json"),
         "checkpoint": "model" if (root / "model" / "modules.json").is_file() else None,
         "examples": {},
     }
-    texts = Path(corpus) if corpus is not None else root / "corpus"
-    if snippets and texts.is_dir() and {"base", "student"} <= set(shown):
-        from eval_mteb.examples import neighbour_examples
-
-        report["examples"] = {
-            key: neighbour_examples(task, texts, systems=("base", "student"))
-            for key, task in results.items()
-            if {"base", "student"} <= set(task.systems)
-        }
+    if snippets and {"base", "student"} <= set(shown):
+        report["examples"] = _examples(root, results, corpus)
     return report, results
+
+
+def _examples(
+    root: Path, results: Mapping[str, TaskResults], corpus: str | Path | None
+) -> dict[str, Any]:
+    from eval_mteb.examples import neighbour_examples
+
+    found = {}
+    for key, task in results.items():
+        texts = Path(corpus) if corpus is not None else root / str(task.info.get("folder"))
+        if texts.is_dir() and {"base", "student"} <= set(task.systems):
+            found[key] = neighbour_examples(task, texts, systems=("base", "student"))
+    return found
 
 
 def _only(task: TaskResults, names: Sequence[str]) -> TaskResults:

@@ -12,23 +12,17 @@ if TYPE_CHECKING:
 
 __all__ = ["comparison_table", "markdown", "signed", "table", "terminal_table", "usage_lines"]
 
-_TRAINING_FACTS = (
-    ("base", "base"),
-    ("base_revision", "base revision"),
-    ("layers", "layers"),
-    ("template", "prompt template"),
-    ("max_length", "longest input, tokens"),
-    ("lora", "LoRA"),
-    ("loss", "loss"),
-    ("temperature", "temperature"),
-    ("learning_rate", "learning rate"),
-    ("batch_size", "batch size"),
-    ("steps", "steps"),
-    ("rows", "rows seen"),
-    ("seconds", "seconds"),
-    ("seed", "seed"),
-    ("merge_max_difference", "largest difference after the merge"),
-)
+_SETTINGS = {
+    "base": "base",
+    "layers": "first layers kept",
+    "template": "prompt template",
+    "max_length": "longest input, tokens",
+    "lora": "LoRA",
+    "loss": "loss",
+    "temperature": "temperature",
+    "learning_rate": "learning rate",
+    "batch_size": "batch size",
+}
 
 
 def number(value: float) -> str:
@@ -213,87 +207,127 @@ def _searched(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+_OVER = {
+    "searched": "Built over the searched corpus itself, as in the paper: the student has seen the "
+    "documents it searches, though no query and no judgment.",
+    "other": "Built over other texts than those searched: none of the documents searched was in "
+    "the graph.",
+    "named": "Built over a corpus that the recipe names, not over the one searched.",
+}
+
+
 def _graph(report: dict[str, Any]) -> list[str]:
     graph, purity = report.get("graph"), report.get("purity")
     if not graph and not purity:
         return []
     lines = ["## The graph", ""]
     if isinstance(graph, dict):
-        over = graph.get("corpus") or graph.get("built_over")
-        if over == "searched":
-            lines += [
-                "Built over the searched corpus itself, as in the paper: the student has seen the "
-                "documents it searches, though no query and no judgment.",
-                "",
-            ]
-        elif over:
-            lines += [f"Built over other texts than those searched: {over}.", ""]
+        if graph.get("corpus") in _OVER:
+            lines += [_OVER[graph["corpus"]], ""]
         facts = [
-            [key, _plain(value)]
+            [key.replace("_", " "), _plain(value)]
             for key, value in graph.items()
-            if isinstance(value, str | int | float | bool) and not key.endswith("fingerprint")
+            if isinstance(value, str | int | float | bool) and "fingerprint" not in key
         ]
         if facts:
             lines += [table(["setting", "value"], facts, left=2), ""]
     if isinstance(purity, dict):
-        if purity.get("at"):
-            rows = [
-                [
-                    str(row["k"]),
-                    f"{row['edges']:,}",
-                    f"{number(row['purity'])} {span(row['ci95'])}"
-                    if row.get("ci95")
-                    else number(row["purity"]),
-                    number(row["random_rate"]),
-                    "–" if row.get("lift") is None else f"{row['lift']:.1f}",
-                    "–"
-                    if not row.get("lift_ci95")
-                    else f"[{row['lift_ci95'][0]:.1f}, {row['lift_ci95'][1]:.1f}]",
-                ]
-                for row in purity["at"]
-            ]
-            lines += [
-                f"Share of edges whose two ends have the same {purity.get('label')}:",
-                "",
-                table(
-                    ["k", "edges", "purity", "by chance", "lift", "95 % interval of the lift"],
-                    rows,
-                ),
-                "",
-            ]
-        if purity.get("verdict"):
-            lines += [str(purity["verdict"]), ""]
+        lines += _purity(purity, "all edges")
+        dose = report.get("dose_purity")
+        if isinstance(dose, dict):
+            lines += _purity({**dose, "verdict": None}, "the edges trained on")
+    lines += _audit(report.get("audit"))
     return lines
 
 
+def _purity(purity: dict[str, Any], which: str) -> list[str]:
+    lines = []
+    if purity.get("at"):
+        rows = [
+            [
+                str(row["k"]),
+                f"{row['edges']:,}",
+                _with_span(row["purity"], row.get("ci95")),
+                number(row["random_rate"]),
+                "–" if row.get("lift") is None else f"{row['lift']:.1f}",
+                "–"
+                if not row.get("lift_ci95")
+                else f"[{row['lift_ci95'][0]:.1f}, {row['lift_ci95'][1]:.1f}]",
+            ]
+            for row in purity["at"]
+        ]
+        lines += [
+            f"Share of {which} whose two ends have the same {purity.get('label')}, by rank:",
+            "",
+            table(["rank ≤", "edges", "purity", "by chance", "lift", "95 % interval"], rows),
+            "",
+        ]
+    if purity.get("verdict"):
+        lines += [str(purity["verdict"]), ""]
+    return lines
+
+
+def _with_span(value: float | None, interval: Sequence[float] | None) -> str:
+    if value is None:
+        return "–"
+    return f"{number(value)} {span(interval)}" if interval else number(value)
+
+
+def _audit(audit: Any) -> list[str]:
+    columns = audit.get("columns") if isinstance(audit, dict) else None
+    if not columns:
+        return []
+    rows = [
+        [
+            row["column"],
+            _with_span(row.get("share"), row.get("share_ci95")),
+            _with_span(row.get("random_rate"), None),
+            "–" if row.get("ratio") is None else f"{row['ratio']:.1f}",
+            row.get("note") or "",
+        ]
+        for row in columns
+    ]
+    return [
+        "What else the ends of an edge share, for every metadata column:",
+        "",
+        table(["column", "same value", "by chance", "ratio", "note"], rows),
+        "",
+    ]
+
+
 def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _training(report: dict[str, Any]) -> list[str]:
     facts = report.get("training")
     if not isinstance(facts, dict):
         return []
-    rows = []
-    for key, label in _TRAINING_FACTS:
-        value = facts.get(key)
-        if value is None:
-            continue
-        if isinstance(value, dict):
-            value = ", ".join(f"{k} {_plain(v)}" for k, v in value.items())
-        rows.append([label, _plain(value)])
-    for key, value in facts.items():
-        known = {name for name, _ in _TRAINING_FACTS}
-        if key not in known and isinstance(value, str | int | float | bool):
-            rows.append([key.replace("_", " "), _plain(value)])
+    settings = facts.get("settings") if isinstance(facts.get("settings"), dict) else {}
+    rows = [
+        [label, _plain(settings[key])]
+        for key, label in _SETTINGS.items()
+        if settings.get(key) is not None
+    ]
+    base = facts.get("base")
+    if isinstance(base, dict) and base.get("id"):
+        rows.insert(0, ["base on the Hub", str(base["id"])])
+    for dataset in (facts.get("batches") or {}).get("datasets", []):
+        shown = {
+            k.replace("_", " "): v
+            for k, v in dataset.items()
+            if isinstance(v, int | float) and not isinstance(v, bool)
+        }
+        rows.append([f"rows of {dataset.get('name')}", _plain(shown)])
+    for key in ("steps", "parameters", "merge", "reloaded", "device", "seconds"):
+        if facts.get(key) is not None:
+            rows.append([key, _plain(facts[key])])
     return ["## Training", "", table(["", ""], rows, left=2), ""] if rows else []
 
 

@@ -167,6 +167,11 @@ class ObliqRetrieval(AbsTaskRetrieval):
         return getattr(self.part["top_ranked"], "excluded", None) or {}
 
     @property
+    def folder_name(self) -> str | None:
+        """The name, without its path, of the folder the data was read from."""
+        return None
+
+    @property
     def left_out(self) -> dict[str, int]:
         """Reason -> number of queries or judgments that do not count."""
         return {}

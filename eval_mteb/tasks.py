@@ -32,6 +32,7 @@ class FolderRetrieval(ObliqRetrieval):
     """A retrieval task over a corpus folder; made by :func:`folder_task`, one class per folder."""
 
     data: TaskData
+    source: Path
 
     def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
         """Hand the folder's documents, queries and judgments to mteb."""
@@ -87,6 +88,11 @@ class FolderRetrieval(ObliqRetrieval):
         return self.data.excluded
 
     @property
+    def folder_name(self) -> str | None:
+        """The name, without its path, of the folder the data was read from."""
+        return self.source.resolve().name
+
+    @property
     def left_out(self) -> dict[str, int]:
         """Reason -> number of queries or judgments that do not count."""
         return self.data.left_out
@@ -132,13 +138,16 @@ def task_class_name(collection: str, task: str, judgments: str = "gold") -> str:
 
 
 def _collection_name(folder: Path) -> str:
+    """What a corpus calls itself (``corpus.json``), else its folder's name."""
     provenance = folder / "corpus.json"
-    if provenance.is_file():
-        value = read_json(provenance)
-        for key in ("name", "source"):
-            if isinstance(value, dict) and isinstance(value.get(key), str):
-                return value[key]
-    return folder.resolve().name
+    source = read_json(provenance).get("source") if provenance.is_file() else None
+    if isinstance(source, dict):
+        builder = source.get("builder")
+        source = source.get("name") or (builder if builder not in {"beir", "jsonl"} else None)
+    if isinstance(source, str) and _camel(source):
+        return source
+    here = folder.resolve()
+    return here.parent.name if here.name == "corpus" and here.parent.name else here.name
 
 
 def _with_group_exclusions(data: TaskData, task: ObliqTask) -> TaskData:
@@ -260,12 +269,13 @@ def folder_tasks(
             "depth": depth,
             "vectors": vectors,
         }
-        made.append(_make_task(class_name, data, qrels, kind, obliq_task, **settings))
+        made.append(_make_task(class_name, root, data, qrels, kind, obliq_task, **settings))
     return made
 
 
 def _make_task(
     name: str,
+    source: Path,
     data: TaskData,
     qrels: Qrels,
     judgments: str,
@@ -303,6 +313,7 @@ def _make_task(
         {
             "metadata": checked(metadata, [f"ndcg_at_{k}" for k in k_values]),
             "data": data,
+            "source": source,
             "judgments": judgments,
             "obliq_task": obliq_task,
             "k_values": k_values,

@@ -4,8 +4,7 @@ import datasets
 import evaluate
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.metrics import mean
-from obliq_hf.metrics import per_query
+from obliq_hf.metrics import mean, per_query
 
 _DESCRIPTION = """
 nDCG@k (linear gain, as trec_eval) and recall@k of rankings with graded judgments. Means run over

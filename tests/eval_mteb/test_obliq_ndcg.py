@@ -41,7 +41,9 @@ def test_scores_equal_pytrec_eval_on_random_runs(metric, seed):
         qrels[f"q{i}"] = {**grades, judged[0]: 1}
     run["q0"] = {}
     found = metric.compute(
-        predictions=rows(run, "scores"), references=rows(qrels, "grades"), ks=[1, 10, 50],
+        predictions=rows(run, "scores"),
+        references=rows(qrels, "grades"),
+        ks=[1, 10, 50],
         per_query=True,
     )
     expected = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.1,10,50", "recall.1,10,50"})

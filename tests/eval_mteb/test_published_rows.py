@@ -26,5 +26,6 @@ def test_unknown_values_stay_unknown_and_ranges_stay_ranges():
 
 def test_ceilings_are_marked():
     assert {row.system for row in rows_for("math", "gold") if row.ceiling} == {
-        "oracle tournament", "oracle tournament with solutions"
+        "oracle tournament",
+        "oracle tournament with solutions",
     }

@@ -90,7 +90,32 @@ def write_run_folder(root: Path, *, queries: int = 60, shift: float = 0.1) -> Pa
             ],
         },
     )
-    write_json(root / "model" / "training.json", {"base": "embedded", "learning_rate": 1e-4})
+    write_json(
+        root / "training.json",
+        {
+            "settings": {"base": "embedded", "learning_rate": 1e-4, "lora": {"r": 16}},
+            "base": {"id": "sentence-transformers/all-MiniLM-L6-v2", "revision": None},
+            "steps": 12,
+            "batches": {"datasets": [{"name": "scene", "rows": 96}]},
+        },
+    )
+    write_json(root / "graph" / "graph.json", {"corpus": "searched", "k": 3})
+    write_json(
+        root / "graph" / "audit.json",
+        {
+            "columns": [
+                {
+                    "column": "work",
+                    "share": 0.0,
+                    "share_ci95": [0.0, 0.0],
+                    "random_rate": 0.1,
+                    "ratio": 0.0,
+                    "note": "",
+                }
+            ]
+        },
+    )
+    (root / "model").mkdir()
     (root / "model" / "modules.json").write_text("[]", encoding="utf-8")
     return root
 
@@ -138,6 +163,10 @@ def test_the_report_says_what_was_searched_chosen_and_how_pure_the_graph_is(run)
         "3 queries without a judgment",
         "lift",
         "learning rate",
+        "r 16",
+        "all-MiniLM-L6-v2",
+        "the searched corpus itself, as in the paper",
+        "| work | .000",
         'SentenceTransformer("model")',
         "student − base +.100",
         "| 100 |",
