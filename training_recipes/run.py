@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from obliq_hf import __version__
 from obliq_hf.errors import ObliqError, nearest
-from obliq_hf.files import atomic_path, hash_files, read_json, write_jsonl, write_text
+from obliq_hf.files import atomic_path, hash_files, read_json, write_json, write_jsonl, write_text
 from obliq_hf.tasks import load_tasks
 from training_recipes.stages import Stage, StageRunner, run_lock
 
@@ -105,7 +105,11 @@ class RecipeRun:
                         **common,
                         "sections": recipe.hash("queries", "llm"),
                         "tasks": tasks,
-                        "read": _content(recipe.queries.path),
+                        "read": (
+                            self._recorded()
+                            if recipe.queries.source == "recorded"
+                            else _content(recipe.queries.path)
+                        ),
                     },
                     ("corpus",),
                     self.build_queries,
@@ -178,10 +182,16 @@ class RecipeRun:
         ]
         return stages
 
+    def _recorded(self) -> list[str | None]:
+        from dataset_builders.recorded_queries import recorded_file
+
+        return [_content(str(recorded_file(task.name))) for task in self.tasks]
+
     def _corpus_inputs(self) -> list[str | None]:
         config = self.recipe.corpus
-        if config.path is None:
-            return []
+        if config.source == "classics":
+            return self._recorded()
+        assert config.path is not None
         place = Path(config.path)
         parts = (config.subfolder or ".", config.metadata, config.other_path)
         return [_content(str(place / part)) for part in parts if part is not None]
@@ -197,7 +207,9 @@ class RecipeRun:
         """The frozen teacher as the run fitted it."""
         from obliq_hf.teachers import load_teacher
 
-        return load_teacher(str(self.folder / "teacher"))
+        place = self.folder / "teacher"
+        fitted = (place / "profile.json").is_file()
+        return load_teacher(place if fitted else self.recipe.graph.teacher)
 
     def build_corpus(self) -> None:
         """Write ``corpus/`` and, where the recipe names further texts, ``corpus-other/``."""
@@ -264,13 +276,16 @@ class RecipeRun:
                 write_jsonl(temporary / f"{name}.jsonl", rows)
 
     def fit_teacher(self) -> None:
-        """Write ``teacher/``: the profile fitted on the graph's texts, or the model's name."""
-        from obliq_hf.teachers import load_teacher, save_teacher
+        """Write ``teacher/``: the profile fitted on the graph's texts, or a model's name."""
+        from obliq_hf.teachers import StylometricProfile, load_teacher
 
         texts = self.corpus(self.recipe.graph.corpus).full_texts()
-        save_teacher(
-            load_teacher(self.recipe.graph.teacher, corpus_texts=texts), self.folder / "teacher"
-        )
+        teacher = load_teacher(self.recipe.graph.teacher, corpus_texts=texts)
+        place = self.folder / "teacher"
+        if isinstance(teacher, StylometricProfile):
+            teacher.save(place)
+        about = {"name": teacher.name, "fingerprint": teacher.fingerprint}
+        write_json(place / "teacher.json", about)
 
     def build_graph(self) -> None:
         """Write ``graph/``: the dose of edges, all edges, the purity screen and the audit."""

@@ -1,0 +1,242 @@
+"""The whole pipeline on a small corpus with a task of the user's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from obliq_hf.errors import ObliqError
+from training_recipes.recipe import load_recipe
+from training_recipes.run import run_recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HABITS = {
+    "ann": "the old king said upon the night that he would then come home and it was cold",
+    "ben": "we saw red fire over the blue sea while they sang a song of war and peace",
+    "cat": "my little son my dear daughter there is no love without fear in this house",
+    "dan": "who would open the door when the horse is gone from the green field by the river",
+}
+
+
+def write_source(folder: Path) -> Path:
+    """A labelled folder: 4 hands x 4 works x 5 passages, queries of the user's own task."""
+    rng = np.random.default_rng(5)
+    words = " ".join(HABITS.values()).split()
+    rows, qrels, queries = [], [], []
+    for author, habit in HABITS.items():
+        own = habit.split()
+        for work in range(4):
+            for i in range(5):
+                picked = [str(rng.choice(own if rng.random() < 0.7 else words)) for _ in range(40)]
+                rows.append(
+                    {
+                        "_id": f"{author} {work}-{i}",
+                        "text": " ".join(picked),
+                        "metadata": {"author": author, "group": f"{author}-{work}"},
+                    }
+                )
+    for i, row in enumerate(rows[::8]):
+        half = row["text"].split()[5:20]
+        queries.append({"_id": f"q{i}", "text": "i remember " + " ".join(half), "metadata": {}})
+        qrels.append(f"q{i}\t{row['_id']}\t1")
+    base = folder / "tasks" / "echo"
+    (base / "qrels").mkdir(parents=True)
+    for name, lines in (("corpus.jsonl", rows), ("tasks/echo/queries.jsonl", queries)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    (base / "qrels" / "test.tsv").write_text("\n".join(qrels) + "\n", encoding="utf-8")
+    training = [
+        {"query": "who can find " + " ".join(r["text"].split()[20:30]), "passage_id": r["_id"]}
+        for r in rows[1::4]
+    ]
+    (folder / "echo.jsonl").write_text(
+        "".join(json.dumps(r) + "\n" for r in training), encoding="utf-8", newline="\n"
+    )
+    return folder
+
+
+TASK = """\
+name: echo
+mechanism: tip-of-the-tongue
+attribute: the words somebody half remembers
+instruction: find the passage
+lens: tip-of-the-tongue
+exclusion: none
+reranking: {reranker: identity}
+"""
+
+RECIPE = """\
+name: small
+seed: 3
+tasks: [echo.yaml]
+corpus: {{source: beir, path: {source}}}
+queries: {{source: path, path: {source}/echo.jsonl, tasks: [echo]}}
+graph: {{task: echo, k: 2, dose: 40, label: author}}
+training:
+  base: {base}
+  max_length: 96
+  learning_rate: 1.0e-3
+  batch_size: 8
+  repeat: {{queries: 2}}
+  save_steps: 2
+evaluation: {{depth: 50}}
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory, tiny_model_dir):
+    folder = tmp_path_factory.mktemp("recipe")
+    source = write_source(folder / "source")
+    (folder / "echo.yaml").write_text(TASK, encoding="utf-8")
+    text = RECIPE.format(source=source, base=tiny_model_dir)
+    (folder / "small.yaml").write_text(text, encoding="utf-8")
+    return folder / "small.yaml"
+
+
+@pytest.fixture(scope="module")
+def finished(recipe_file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "small"
+    said: list[str] = []
+    ran = run_recipe(load_recipe(recipe_file, ["--out", str(out)]), say=said.append)
+    return out, ran, said
+
+
+def load(out: Path) -> dict:
+    return json.loads((out / "report.json").read_text(encoding="utf-8"))
+
+
+def test_a_recipe_runs_from_source_to_report(finished):
+    out, ran, said = finished
+    assert ran == [
+        "corpus", "queries", "teacher", "graph", "mixture", "train", "evaluate", "report",
+    ]  # fmt: skip
+    for name in ("corpus", "graph", "model", "report.md", "report.json", "figures"):
+        assert (out / name).exists(), name
+    report = load(out)
+    systems = report["systems"]["echo"]
+    assert {"bm25", "teacher", "base", "student", "fusion"} <= set(systems)
+    assert all(0 <= systems[s]["ndcg_at_10"] <= 1 for s in systems)
+    rows = [
+        c
+        for c in report["comparisons"]
+        if (c["task"], c["a"], c["b"], c["metric"]) == ("echo", "student", "base", "ndcg_at_10")
+    ]
+    delta = systems["student"]["ndcg_at_10"] - systems["base"]["ndcg_at_10"]
+    assert rows[0]["delta"] == pytest.approx(delta, abs=1e-5)
+    low, high = rows[0]["ci95"]
+    assert low <= rows[0]["delta"] <= high
+    assert any('prompt_name="echo"' in line for line in said)
+
+
+def test_the_checkpoint_works_with_the_stock_library_alone(finished):
+    out, _, _ = finished
+    code = (
+        "import sys; from sentence_transformers import SentenceTransformer\n"
+        "m = SentenceTransformer(sys.argv[1], device='cpu')\n"
+        "q = m.encode_query(['who can find the old king'], prompt_name='echo')\n"
+        "p = m.encode_query(['who can find the old king'])\n"
+        "assert abs(q - p).max() > 1e-4 and 'obliq_hf' not in sys.modules\n"
+        "print(q.shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(out / "model")],
+        capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_second_run_finds_everything_and_says_the_same(finished, recipe_file):
+    out, _, _ = finished
+    before = (out / "report.json").read_bytes()
+    assert run_recipe(load_recipe(recipe_file, ["--out", str(out)])) == []
+    assert (out / "report.json").read_bytes() == before
+
+
+def test_deleting_the_graph_runs_it_and_what_stands_on_it(finished, recipe_file, tmp_path):
+    out, _, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    shutil.rmtree(copy / "graph")
+    ran = run_recipe(load_recipe(recipe_file, ["--out", str(copy)]))
+    assert ran == ["graph", "mixture", "train", "evaluate", "report"]
+    assert load(copy)["systems"] == load(out)["systems"]
+
+
+def test_a_run_killed_in_training_resumes_and_ends_with_the_same_numbers(
+    finished, recipe_file, tmp_path
+):
+    out, _, _ = finished
+    target = tmp_path / "killed"
+    command = [sys.executable, "-m", "obliq_hf.cli", "run", str(recipe_file), "--out", str(target)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not list(target.glob("checkpoints/*/checkpoint-*")) and time.monotonic() < deadline:
+        assert process.poll() is None or (target / "model").exists()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    ran = run_recipe(load_recipe(recipe_file, ["--out", str(target)]))
+    assert "report" in ran
+    assert "graph" not in ran
+    assert load(target)["systems"] == load(out)["systems"]
+
+
+def test_the_random_control_keeps_anchors_and_dose(finished, recipe_file, tmp_path):
+    import pyarrow.parquet as pq
+
+    out, _, _ = finished
+    control = tmp_path / "control"
+    shutil.copytree(out, control)
+    options = ["--out", str(control), "--graph.neighbours", "random"]
+    run_recipe(load_recipe(recipe_file, options), until="mixture")
+    ours = pq.read_table(out / "graph" / "edges.parquet").to_pydict()
+    random = pq.read_table(control / "graph" / "edges.parquet").to_pydict()
+    assert random["anchor_id"] == ours["anchor_id"]
+    assert random["rank"] == ours["rank"]
+    assert not set(zip(random["anchor_id"], random["positive_id"], strict=True)) & set(
+        zip(ours["anchor_id"], ours["positive_id"], strict=True)
+    )
+
+
+def test_nothing_published_names_a_place_of_this_machine(finished):
+    out, _, _ = finished
+    for file in [
+        out / "report.json",
+        out / "report.md",
+        out / "recipe.yaml",
+        out / "training.json",
+    ]:
+        assert str(out.parent) not in file.read_text(encoding="utf-8"), file
+        assert os.environ.get("HOME", "/root") + "/" not in file.read_text(encoding="utf-8"), file
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--graph.task", "writing"], "graph.task: 'writing' is not among the recipe's tasks"),
+        (["--queries.source", "none", "--graph.task", "null"], "nothing to train on"),
+        (["--corpus.path", "nowhere"], "nowhere does not exist"),
+        (["--evaluation.corpus", "other"], "corpus.other_path"),
+        (["--graph.nieghbours", "random"], "did you mean"),
+    ],
+)
+def test_a_recipe_that_contradicts_itself_is_refused_before_anything_runs(
+    recipe_file, tmp_path, options, message
+):
+    with pytest.raises(ObliqError, match=message):
+        run_recipe(load_recipe(recipe_file, ["--out", str(tmp_path / "x"), *options]))
+    assert not (tmp_path / "x" / "corpus").exists()
