@@ -129,8 +129,9 @@ def graph(
         column_values(documents, label)
     from obliq_hf.teachers import load_teacher
 
-    encoder = load_teacher(teacher, corpus_texts=documents.texts)
-    vectors = encoder.encode(documents.texts, show_progress=True)
+    texts = documents.full_texts()
+    encoder = load_teacher(teacher, corpus_texts=texts)
+    vectors = encoder.encode(texts, show_progress=True)
     built = build_graph(
         documents,
         vectors,

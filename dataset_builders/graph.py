@@ -130,8 +130,8 @@ def check_corpus(graph: Graph, corpus: Corpus) -> None:
         corpus.fingerprint
     ):
         raise DataError(
-            f"the graph was built over another corpus than this one of {len(corpus)} documents; "
-            "build it again"
+            f"the graph was built over another corpus than this one of {len(corpus)} documents: "
+            "ids, texts or groups differ; build it again, or give the group field it was built with"
         )
 
 
@@ -235,7 +235,8 @@ def read_graph(folder: str | Path, corpus: Corpus) -> Graph:
     if info.get("corpus_fingerprint", corpus.fingerprint) != corpus.fingerprint:
         raise DataError(
             f"{root}: the graph was built over another corpus than this one of {len(corpus)} "
-            "documents; build it again"
+            "documents: ids, texts or groups differ; build it again, or give the group field it "
+            "was built with"
         )
     complete_info = info.pop("complete", None)
     complete = None
