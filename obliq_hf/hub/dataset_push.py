@@ -6,6 +6,7 @@ import logging
 import re
 import tempfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +61,15 @@ class StagedDataset:
             for config in self.configs
         }
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over the names and contents of all shards."""
         return content_hash(sorted((file.path, file.sha256) for file in self.files()))
+
+    @property
+    def default_tag(self) -> str:
+        """The version tag where a person chose none."""
+        return f"data-{self.digest[:12]}"
 
     def info(self, config: DatasetConfig) -> DatasetInfo:
         """The config's features and split sizes."""
@@ -196,7 +202,7 @@ def push_dataset(
     _check_published(repository, before, names, replace_card)
     with tempfile.TemporaryDirectory(prefix="obliq-publish-") as folder:
         staged = stage_dataset(configs, Path(folder), shard_bytes=shard_bytes)
-        tag = version or f"data-{staged.digest[:12]}"
+        tag = version or staged.default_tag
         finished = card(staged)
         check_public(repository, [LocalFile("README.md", finished.encode()), *extra])
         notes = list(staged.notes)
