@@ -173,7 +173,7 @@ def shuffled_judgments(
     possible. A score near the real one means that the ranking hardly depends on the query.
 
     Args:
-        run: The run.
+        run: The run, documents in order of rank.
         qrels: The judgments.
         metric: ``ndcg_at_k`` or ``recall_at_k``.
         repeats: Seeded deals to average over.
@@ -187,7 +187,7 @@ def shuffled_judgments(
     if len(queries) < 2:
         raise ObliqError("judgments of a single query cannot be dealt out anew")
     rng = np.random.default_rng(seed)
-    known = {query: run.get(query, {}) for query in queries}
+    known = {query: dict(list(run.get(query, {}).items())[:k]) for query in queries}
     values = []
     for _ in range(repeats):
         order = rng.permutation(len(queries))

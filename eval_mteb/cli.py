@@ -67,7 +67,7 @@ def evaluate(
     """Score models and baselines under MTEB; what is measured already is not run again."""
     from eval_mteb.command import LLMSettings, evaluate_command
     from eval_mteb.report import gather
-    from eval_mteb.report_markdown import terminal_table
+    from eval_mteb.report_tables import terminal_table
     from obliq_hf.errors import ObliqError
 
     if (llm is None) != (llm_model is None):
@@ -107,7 +107,7 @@ def compare(
 ) -> None:
     """Compare two evaluations query by query: first − second."""
     from eval_mteb.comparisons import METRICS, compare_folders
-    from eval_mteb.report_markdown import comparison_table
+    from eval_mteb.report_tables import comparison_table
     from eval_mteb.results import read_results
     from obliq_hf.errors import ObliqError
     from obliq_hf.files import write_json
@@ -141,7 +141,7 @@ def report(
 ) -> None:
     """Write tables and figures of a run from its files."""
     from eval_mteb.report import write_report
-    from eval_mteb.report_markdown import terminal_table
+    from eval_mteb.report_tables import terminal_table
 
     found = write_report(run, corpus=data, snippets=snippets, resamples=resamples, seed=seed)
     typer.echo(terminal_table(found))

@@ -8,8 +8,8 @@ Results lie in ``<out>/<task>/<system>/``::
     cost.json       seconds by phase, calls, tokens
     system.json     what was measured: a finished system with the same content is not run again
 
-and beside the systems ``task.json`` and ``qrels.tsv``, so that reports and comparisons need
-neither the corpus nor the models.
+and beside the systems ``task.json``, ``qrels.tsv`` and ``excluded.json``, so that reports and
+comparisons need neither the corpus nor the models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from eval_mteb.tasks import folder_tasks
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import atomic_path, read_json, safe_name, write_json
 from obliq_hf.metrics import per_query
-from obliq_hf.records import read_corpus, write_qrels
+from obliq_hf.records import read_corpus, write_excluded, write_qrels
 from obliq_hf.search.runs import write_run
 from obliq_hf.task_data import available_tasks
 
@@ -93,6 +93,9 @@ def write_task_files(task: ObliqRetrieval, out: str | Path) -> Path:
         },
     )
     write_qrels(folder / "qrels.tsv", qrels)
+    hidden = {q: list(task.excluded[q]) for q in qrels if task.excluded.get(q)}
+    if hidden:
+        write_excluded(folder / "excluded.json", hidden)
     return folder
 
 

@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
     from eval_mteb.results import TaskResults
 
-__all__ = ["LABELS", "draw_depth", "draw_scores", "metric_label", "save", "system_colour"]
+__all__ = [
+    "LABELS",
+    "as_svg",
+    "draw_depth",
+    "draw_gains",
+    "draw_scatter",
+    "draw_scores",
+    "metric_label",
+    "save",
+    "system_colour",
+]
 
 LABELS = {
     "bm25": "BM25",
@@ -67,6 +77,19 @@ def save(figure: Figure, path: Path) -> Path:
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
     return path
+
+
+def as_svg(figure: Figure) -> str:
+    """A figure as an SVG element with real text, the same for the same figure."""
+    from io import StringIO
+
+    import matplotlib as mpl
+
+    stream = StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "obliq"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    return text[text.index("<svg") :]
 
 
 def draw_scores(report: dict[str, Any], systems: list[str], metric: str) -> Figure:
@@ -162,4 +185,54 @@ def draw_depth(
         axis.set_ylabel(f"{metric_label(measure + '_at_k')}")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
+    return figure
+
+
+def draw_gains(report: dict[str, Any], pairs: list[tuple[str, str]]) -> Figure:
+    """Queries helped and hurt by a against b: bars to the right and to the left, per task."""
+    tasks = list(report["analysis"])
+    figure, axes = _figure(
+        min(4.8 * max(len(tasks), 1), 22), 0.5 * len(pairs) + 1.7, len(tasks) or 1
+    )
+    for axis, task in zip(axes, tasks, strict=False):
+        found = report["analysis"][task]["gains"]
+        names = [f"{a} − {b}" for a, b in pairs if f"{a} − {b}" in found]
+        rows = range(len(names))
+        for sign, key, colour in ((1, "helped", "#0072b2"), (-1, "hurt", "#d55e00")):
+            counts = [found[name][key] for name in names]
+            bars = axis.barh(rows, [sign * c for c in counts], color=colour, label=key)
+            axis.bar_label(bars, [str(c) if c else "" for c in counts], padding=3, fontsize=8)
+        axis.axvline(0, color="#333333", linewidth=0.8)
+        axis.set_yticks(rows, names, fontsize=8.5)
+        axis.invert_yaxis()
+        axis.margins(x=0.16)
+        axis.set_xticks([])
+        axis.spines["bottom"].set_visible(False)
+        axis.set_title(f"{task}: queries hurt and helped, nDCG@10", fontsize=10)
+    return figure
+
+
+def draw_scatter(results: dict[str, TaskResults], pair: tuple[str, str]) -> Figure:
+    """nDCG@10 of every query under b and under a; points above the diagonal gained."""
+    shown = {k: t for k, t in results.items() if set(pair) <= set(t.systems)}
+    figure, axes = _figure(min(3.9 * max(len(shown), 1), 22), 4.2, len(shown) or 1)
+    a, b = pair
+    for axis, (key, task) in zip(axes, shown.items(), strict=False):
+        left, right = (task.systems[n].scores("ndcg_at_10") for n in (b, a))
+        axis.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, zorder=1)
+        axis.scatter(
+            [left[q] for q in left],
+            [right[q] for q in left],
+            s=16,
+            alpha=0.45,
+            color=system_colour(a),
+            edgecolors="none",
+            zorder=2,
+        )
+        axis.set_xlim(-0.03, 1.03)
+        axis.set_ylim(-0.03, 1.03)
+        axis.set_aspect("equal")
+        axis.set_xlabel(f"{LABELS.get(b, b)}, nDCG@10")
+        axis.set_ylabel(f"{LABELS.get(a, a)}, nDCG@10")
+        axis.set_title(key, fontsize=10)
     return figure

@@ -5,19 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_mteb.comparisons import METRICS, compare_systems, interval
-from eval_mteb.figures import draw_depth, draw_scores, save
-from eval_mteb.report_markdown import markdown, terminal_table
+from eval_mteb.analysis import (
+    gains,
+    gold_prior,
+    hubs,
+    recall_at_depths,
+    shuffled_judgments,
+)
+from eval_mteb.comparisons import METRICS, compare_systems, default_pairs, interval
+from eval_mteb.figures import draw_depth, draw_gains, draw_scatter, draw_scores, save
+from eval_mteb.report_html import html_page
+from eval_mteb.report_markdown import markdown
+from eval_mteb.report_tables import terminal_table
 from eval_mteb.results import read_results
 from obliq_hf.errors import DataError
 from obliq_hf.files import read_json, write_json, write_text
+from obliq_hf.metrics import per_query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from matplotlib.figure import Figure
+
     from eval_mteb.results import TaskResults
 
-__all__ = ["gather", "main_systems", "terminal_table", "write_report"]
+__all__ = ["analyse", "gather", "main_systems", "terminal_table", "write_report"]
 
 
 def main_systems(results: Mapping[str, TaskResults]) -> list[str]:
@@ -145,11 +157,51 @@ def gather(
         "audit": _optional(root / "graph" / "audit.json"),
         "training": _optional(root / "training.json"),
         "checkpoint": "model" if (root / "model" / "modules.json").is_file() else None,
+        "analysis": analyse(results, shown, seed=seed),
         "examples": {},
     }
     if snippets and {"base", "student"} <= set(shown):
         report["examples"] = _examples(root, results, corpus)
     return report, results
+
+
+def analyse(
+    results: Mapping[str, TaskResults], systems: Sequence[str], *, seed: int = 0
+) -> dict[str, Any]:
+    """Recall by depth, hubs, sanity baselines, gains and losses, for every task.
+
+    Args:
+        results: From :func:`eval_mteb.results.read_results`.
+        systems: The systems analysed.
+        seed: Seed of the shuffled judgments.
+
+    Returns:
+        Task -> findings as JSON values; tasks with a single query are left out.
+    """
+    found: dict[str, Any] = {}
+    for key, task in results.items():
+        runs = {n: task.systems[n].run for n in systems if n in task.systems}
+        if not runs or len(task.qrels) < 2:
+            continue
+        prior = per_query(gold_prior(task.qrels, excluded=task.excluded), task.qrels, ks=(10,))[
+            "ndcg_at_10"
+        ]
+        recall = {n: recall_at_depths(run, task.qrels) for n, run in runs.items()}
+        pairs = {}
+        for a, b in default_pairs(list(runs)):
+            left, right = (task.systems[s].per_query.get("ndcg_at_10") for s in (a, b))
+            if left and right:
+                pairs[f"{a} − {b}"] = gains(left, right).to_dict()
+        found[key] = {
+            "recall": {n: {str(d): v for d, v in r.items()} for n, r in recall.items()},
+            "hubs": {n: hubs(run).to_dict() for n, run in runs.items()},
+            "shuffled": {
+                n: shuffled_judgments(run, task.qrels, seed=seed) for n, run in runs.items()
+            },
+            "gold_prior": round(sum(prior.values()) / len(prior), 6),
+            "gains": pairs,
+        }
+    return found
 
 
 def _examples(
@@ -181,7 +233,7 @@ def write_report(
     snippets: bool = True,
     figures: bool = True,
 ) -> dict[str, Any]:
-    """Write ``report.json``, ``report.md`` and figures into a run's folder.
+    """Write ``report.json``, ``report.md``, ``report.html`` and figures into a run's folder.
 
     Args:
         run_folder: The run's folder; everything is read from it.
@@ -206,19 +258,24 @@ def write_report(
         snippets=snippets,
     )
     drawn: dict[str, str] = {}
+    pictures: dict[str, Figure] = {}
     if figures:
         shown = report["main_systems"]
-        pictures = root / "figures"
-        pictures.mkdir(parents=True, exist_ok=True)
-        save(draw_scores(report, shown, "ndcg_at_10"), pictures / "scores.png")
-        save(draw_depth(results, shown), pictures / "depth.png")
-        save(draw_depth(results, shown, measure="recall"), pictures / "recall.png")
-        drawn = {
-            "scores": "figures/scores.png",
-            "depth": "figures/depth.png",
-            "recall": "figures/recall.png",
+        pictures = {
+            "scores": draw_scores(report, shown, "ndcg_at_10"),
+            "depth": draw_depth(results, shown),
+            "recall": draw_depth(results, shown, measure="recall"),
         }
+        pairs = default_pairs(shown)
+        if pairs:
+            pictures["gains"] = draw_gains(report, pairs)
+            pictures["scatter"] = draw_scatter(results, pairs[0])
+        (root / "figures").mkdir(parents=True, exist_ok=True)
+        for name, figure in pictures.items():
+            save(figure, root / "figures" / f"{name}.png")
+            drawn[name] = f"figures/{name}.png"
     report["figures"] = drawn
     write_json(root / "report.json", report)
     write_text(root / "report.md", markdown(report))
+    write_text(root / "report.html", html_page(report, pictures))
     return report

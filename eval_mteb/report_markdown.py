@@ -1,16 +1,26 @@
-"""The report in Markdown and as a table for the terminal."""
+"""The report in Markdown."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from eval_mteb.figures import LABELS, metric_label
+from eval_mteb.figures import metric_label
+from eval_mteb.report_tables import (
+    differences_of,
+    label,
+    number,
+    score_rows,
+    signed,
+    signed_span,
+    span,
+    table,
+)
 from obliq_hf.statistics import FEW_QUERIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["comparison_table", "markdown", "signed", "table", "terminal_table", "usage_lines"]
+__all__ = ["markdown", "usage_lines"]
 
 _SETTINGS = {
     "base": "base",
@@ -25,66 +35,6 @@ _SETTINGS = {
 }
 
 
-def number(value: float) -> str:
-    """A score with three decimals, without the leading zero."""
-    text = f"{value:.3f}"
-    return text.removeprefix("0") if value >= 0 else "−" + text.removeprefix("-0")
-
-
-def signed(value: float) -> str:
-    """A difference with its sign."""
-    return ("+" if value >= 0 else "−") + f"{abs(value):.3f}".removeprefix("0")
-
-
-def span(interval: Sequence[float]) -> str:
-    """An interval in brackets."""
-    return f"[{number(interval[0])}, {number(interval[1])}]"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """A Markdown table; the first ``left`` columns are aligned left, the others right."""
-    rule = ["---" if i < left else "---:" for i in range(len(header))]
-    lines = [header, rule, *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
-def _label(name: str) -> str:
-    return LABELS.get(name, name)
-
-
-def _score_rows(report: dict[str, Any], task: str, metrics: Sequence[str]) -> list[list[str]]:
-    rows = []
-    for name in report["main_systems"]:
-        if name not in report["systems"][task]:
-            continue
-        means = report["systems"][task][name]
-        spans = report["intervals"][task][name]
-        cells = [_label(name)]
-        chosen = report["base"].get(task)
-        if name == "base" and chosen:
-            kind = "with prompt" if chosen["chosen"] == "base-prompt" else "without prompt"
-            cells[0] = f"base ({kind})"
-        for metric in metrics:
-            if metric not in means:
-                cells.append("–")
-            elif metric == metrics[0]:
-                cells.append(f"{number(means[metric])} {span(spans[metric])}")
-            else:
-                cells.append(number(means[metric]))
-        rows.append(cells)
-    return rows
-
-
-def _differences(
-    report: dict[str, Any], task: str, *, metric: str | None = None
-) -> list[dict[str, Any]]:
-    return [
-        row
-        for row in report["comparisons"]
-        if row["task"] == task and (metric is None or row["metric"] == metric)
-    ]
-
-
 def _clear(interval: Sequence[float]) -> bool:
     return interval[0] > 0 or interval[1] < 0
 
@@ -93,7 +43,7 @@ def _headline(report: dict[str, Any], task: str) -> str:
     metric = report["metrics"][0]
     found = [
         row
-        for row in _differences(report, task, metric=metric)
+        for row in differences_of(report, task, metric=metric)
         if (row["a"], row["b"], row["by"]) == ("student", "base", "query")
     ]
     if not found:
@@ -102,12 +52,8 @@ def _headline(report: dict[str, Any], task: str) -> str:
     verdict = "" if _clear(row["ci95"]) else " (the interval includes 0: not shown to differ)"
     return (
         f"**{task}**: student − base {signed(row['delta'])} {metric_label(metric)}, 95 % interval "
-        f"{_signed_span(row['ci95'])}{verdict}."
+        f"{signed_span(row['ci95'])}{verdict}."
     )
-
-
-def _signed_span(interval: Sequence[float]) -> str:
-    return f"[{signed(interval[0])}, {signed(interval[1])}]"
 
 
 def _task_section(report: dict[str, Any], task: str) -> list[str]:
@@ -120,20 +66,20 @@ def _task_section(report: dict[str, Any], task: str) -> list[str]:
     lines += [
         table(
             ["system", *[metric_label(m) for m in metrics]],
-            _score_rows(report, task, metrics),
+            score_rows(report, task, metrics),
         ),
         "",
         f"In brackets: 95 % interval over {info['queries']} queries.",
         "",
     ]
-    rows = _differences(report, task)
+    rows = differences_of(report, task)
     pairs = list(dict.fromkeys((row["a"], row["b"]) for row in rows))
     if pairs:
         shown = [m for m in metrics if any(row["metric"] == m for row in rows)]
         cells = []
         for a, b in pairs:
             for by in dict.fromkeys(row["by"] for row in rows):
-                line = [f"{_label(a)} − {_label(b)}", by]
+                line = [f"{label(a)} − {label(b)}", by]
                 for metric in shown:
                     match = [
                         row
@@ -141,7 +87,7 @@ def _task_section(report: dict[str, Any], task: str) -> list[str]:
                         if (row["a"], row["b"], row["by"], row["metric"]) == (a, b, by, metric)
                     ]
                     line.append(
-                        f"{signed(match[0]['delta'])} {_signed_span(match[0]['ci95'])}"
+                        f"{signed(match[0]['delta'])} {signed_span(match[0]['ci95'])}"
                         if match
                         else "–"
                     )
@@ -309,7 +255,7 @@ def _training(report: dict[str, Any]) -> list[str]:
     facts = report.get("training")
     if not isinstance(facts, dict):
         return []
-    settings = facts.get("settings") if isinstance(facts.get("settings"), dict) else {}
+    settings: dict[str, Any] = facts.get("settings") or {}
     rows = [
         [label, _plain(settings[key])]
         for key, label in _SETTINGS.items()
@@ -360,6 +306,84 @@ def _examples(report: dict[str, Any]) -> list[str]:
                 source = f" *{about}*:" if about else ""
                 lines += [f"- {system} ({mark}):{source} {hit['text']}"]
             lines += [""]
+    return lines
+
+
+def _published(report: dict[str, Any]) -> list[str]:
+    from eval_mteb.published_rows import rows_for
+
+    lines: list[str] = []
+    for task, info in report["tasks"].items():
+        rows = rows_for(info["name"], info["judgments"])
+        if not rows:
+            continue
+        lines += [
+            f"### {task}, {info['judgments']} judgments",
+            "",
+            table(
+                ["published system", "nDCG@10", "source"],
+                [
+                    [
+                        f"{row.system} (ceiling)" if row.ceiling else row.system,
+                        row.text(info["name"], info["judgments"]),
+                        row.source + (f"; {row.note}" if row.note else ""),
+                    ]
+                    for row in rows
+                ],
+            ),
+            "",
+        ]
+    if not lines:
+        return []
+    same = all(i["mteb_name"].startswith("OBLIQBench") for i in report["tasks"].values())
+    warning = (
+        "Published, not measured here."
+        if same
+        else "Published, not measured here, and over the benchmark's own data: this run searched "
+        "other data, so the figures show the scale and cannot be compared."
+    )
+    return ["## Published figures", "", warning, "", *lines]
+
+
+def _analysis(report: dict[str, Any]) -> list[str]:
+    if not report.get("analysis"):
+        return []
+    lines = ["## Beyond the mean", ""]
+    for task, found in report["analysis"].items():
+        lines += [f"### {task}", ""]
+        depths = list(next(iter(found["recall"].values())))
+        rows = [
+            [
+                label(name),
+                *[number(found["recall"][name][depth]) for depth in depths],
+                f"{found['hubs'][name]['distinct_top1']} of {found['hubs'][name]['queries']}",
+                f"{found['hubs'][name]['largest_share']:.0%}",
+                number(found["shuffled"][name]),
+            ]
+            for name in found["recall"]
+        ]
+        head = ["system", *[f"Recall@{int(d):,}" for d in depths]]
+        head += ["distinct first hits", "most frequent first hit", "nDCG@10, shuffled judgments"]
+        lines += [table(head, rows), ""]
+        lines += [
+            "One document coming first for many queries is the sign of a collapsed encoder; a "
+            "score under shuffled judgments near the real one means that the ranking hardly "
+            f"depends on the query. Ranking by how often other queries judge a document relevant "
+            f"gives {number(found['gold_prior'])} nDCG@10.",
+            "",
+        ]
+        rows = [
+            [
+                pair,
+                *[str(gained[k]) for k in ("helped", "hurt", "unchanged", "zero_under_both")],
+                signed(gained["median_gain"]),
+                signed(gained["median_loss"]),
+            ]
+            for pair, gained in found["gains"].items()
+        ]
+        if rows:
+            head = ["nDCG@10 by query", "helped", "hurt", "unchanged", "zero under both"]
+            lines += [table([*head, "median gain", "median loss"], rows), ""]
     return lines
 
 
@@ -431,58 +455,10 @@ def markdown(report: dict[str, Any]) -> str:
             f"![Recall against the cutoff]({figures['recall']})",
             "",
         ]
+    for name, title in (("gains", "Queries helped and hurt"), ("scatter", "Every query")):
+        if name in figures:
+            lines += [f"![{title}]({figures[name]})", ""]
+    lines += _published(report) + _analysis(report)
     lines += _searched(report) + _graph(report) + _training(report) + _examples(report)
     lines += _usage(report) + _method(report)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def terminal_table(report: dict[str, Any]) -> str:
-    """The scores and the difference student − base as plain text, aligned."""
-    blocks = []
-    for task in report["systems"]:
-        metrics = report["metrics"]
-        header = [task, *[metric_label(m) for m in metrics]]
-        rows = _score_rows(report, task, metrics)
-        widths = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in [header, ["─" * w for w in widths], *rows]
-        ]
-        for row in _differences(report, task, metric=metrics[0]):
-            if (row["a"], row["b"]) in {("student", "base"), ("student", "teacher")}:
-                by = "" if row["by"] == "query" else f", by {row['by']}"
-                lines.append(
-                    f"{_label(row['a'])} − {_label(row['b'])}: {signed(row['delta'])} "
-                    f"{metric_label(row['metric'])}, 95 % interval "
-                    f"{_signed_span(row['ci95'])}{by}"
-                )
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
-
-
-def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Paired differences as plain text, aligned."""
-    header = ["task", "a", "b", "metric", "by", "a − b", "95 % interval", "p", "perm. p", "Holm p"]
-    cells = [
-        [
-            row["task"],
-            row["a"],
-            row["b"],
-            metric_label(row["metric"]),
-            row["by"],
-            signed(row["delta"]),
-            _signed_span(row["ci95"]) if any(row["ci95"]) else "[0, 0]",
-            f"{row['p']:.4f}",
-            f"{row['permutation_p']:.4f}" if "permutation_p" in row else "–",
-            f"{row['holm_p']:.4f}" if "holm_p" in row else "–",
-        ]
-        for row in rows
-    ]
-    widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [header, *cells]
-    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import DataError, nearest
 from obliq_hf.files import read_json
-from obliq_hf.records import read_qrels
+from obliq_hf.records import read_excluded, read_qrels
 from obliq_hf.search.runs import read_run
 
 if TYPE_CHECKING:
@@ -88,6 +88,12 @@ class TaskResults:
     def qrels(self) -> Qrels:
         """The judgments scored with."""
         return read_qrels(self.folder / "qrels.tsv")
+
+    @cached_property
+    def excluded(self) -> dict[str, list[str]]:
+        """Query id -> ids of documents it must not retrieve."""
+        file = self.folder / "excluded.json"
+        return read_excluded(file) if file.is_file() else {}
 
     @property
     def groups(self) -> dict[str, dict[str, str]]:

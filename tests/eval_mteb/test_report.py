@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,8 @@ import pytest
 
 from eval_mteb.comparisons import METRICS, compare_folders, compare_systems
 from eval_mteb.report import write_report
-from eval_mteb.report_markdown import comparison_table, terminal_table, usage_lines
+from eval_mteb.report_markdown import usage_lines
+from eval_mteb.report_tables import comparison_table, terminal_table
 from eval_mteb.results import read_results
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.files import read_json, write_json
@@ -180,7 +182,7 @@ def test_figures_are_pictures(run):
     write_report(run, resamples=200)
     from matplotlib.image import imread
 
-    for name in ("scores", "depth", "recall"):
+    for name in ("scores", "depth", "recall", "gains", "scatter"):
         picture = imread(run / "figures" / f"{name}.png")
         assert picture.shape[0] > 300
         assert picture.shape[1] > 500
@@ -271,3 +273,42 @@ def test_the_three_lines_are_valid_python():
     lines = usage_lines("model", ["writing", "scene"])
     assert len(lines) == 3
     compile("\n".join(lines), "usage", "exec")
+
+
+def test_the_page_holds_its_figures_and_loads_nothing(run):
+    report = write_report(run, resamples=100)
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == len(report["figures"]) == 5
+    assert not re.search(r"(src|href)=\"(?!#)", re.sub(r"xlink:href=\"#[^\"]*\"", "", page))
+    assert "<script" not in page
+    assert page.count("<table>") >= 6
+    assert "<td class=n>" in page
+    write_report(run, resamples=100)
+    assert (run / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_texts_cannot_put_markup_into_the_page():
+    from eval_mteb.report_html import _body
+
+    assert "<script>" not in _body("- base: <script>alert(1)</script>", {})
+    assert "&lt;b&gt;" in _body("| a |\n| --- |\n| <b> |", {})
+
+
+def test_a_stored_evaluation_is_analysed_beyond_its_mean(run):
+    report = write_report(run, resamples=100, figures=False)
+    found = report["analysis"]["writing"]
+    assert found["hubs"]["student"]["distinct_top1"] == 1
+    assert found["hubs"]["student"]["largest_share"] == 1.0
+    assert found["gains"]["student − base"]["helped"] == 60
+    assert found["shuffled"]["student"] == 1.0, "every judgment is the same: nothing is learnt"
+    text = (run / "report.md").read_text(encoding="utf-8")
+    assert "| student − base | 60 | 0 | 0 | 0 | +.100 |" in text
+
+
+def test_published_rows_stand_beside_a_benchmark_tasks_own_marked_as_such(run):
+    report = write_report(run, resamples=100, figures=False)
+    text = (run / "report.md").read_text(encoding="utf-8")
+    assert "Published, not measured here" in text
+    assert "cannot be compared" in text
+    assert "| BM25 | .077 | arXiv 2605.06235 |" in text
+    assert all("GPT-5.2 multi-hop" not in s for s in report["systems"]["writing"])
