@@ -80,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words and words[0] == "--verbose":
         words.pop(0)
         level = logging.INFO
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setLevel(level)  # libraries that set their own loggers to DEBUG stay quiet
+    logging.basicConfig(
+        level=level, handlers=[handler], format="%(levelname)s %(name)s: %(message)s"
+    )
     if not words or words[0] in {"--help", "-h", "help"}:
         print(_help())
         return 0

@@ -57,8 +57,12 @@ class RecipeRun:
             raise ObliqError("queries.tasks: name the tasks that the training queries are for")
         if recipe.queries.source == "path" and recipe.queries.path is None:
             raise ObliqError("queries.path: source 'path' needs the file of the queries")
-        if recipe.queries.source == "none" and recipe.graph.task is None:
-            raise ObliqError("nothing to train on: queries.source is none and graph.task is null")
+        if recipe.queries.source == "none" and (
+            recipe.graph.task is None or recipe.graph.dose == 0
+        ):
+            raise ObliqError(
+                "nothing to train on: queries.source is none, and graph.task is null or the dose 0"
+            )
         if recipe.corpus.source != "classics" and recipe.corpus.path is None:
             raise ObliqError(
                 f"corpus.path: source {recipe.corpus.source!r} needs the folder or "
@@ -316,11 +320,10 @@ class RecipeRun:
         chosen = take_dose(graph, config.dose, selection=config.selection, seed=self.recipe.seed)
         if config.neighbours == "random":
             chosen = random_neighbours(chosen, corpus, seed=self.recipe.seed, vectors=vectors)
-        reports = {
-            "purity": screen.to_dict(),
-            "dose_purity": purity(chosen, corpus, config.label, vectors=vectors).to_dict(),
-            "audit": audit(graph, corpus).to_dict(),
-        }
+        reports = {"purity": screen.to_dict(), "audit": audit(graph, corpus).to_dict()}
+        if len(chosen):
+            dosed = purity(chosen, corpus, config.label, vectors=vectors)
+            reports["dose_purity"] = dosed.to_dict()
         write_graph(self.folder / "graph", chosen, corpus, reports=reports)
 
     def build_mixture(self) -> None:
@@ -359,9 +362,10 @@ class RecipeRun:
             )
             graph = read_graph(self.folder / "graph", texts)
             mined = None
-            if config.graph:
+            if config.graph and len(graph):
                 mined = negatives_for_graph(graph, texts, n=config.graph, **window)
-            parts.append(graph_rows(graph, texts, task=recipe.graph.task, negatives=mined))
+            if len(graph):
+                parts.append(graph_rows(graph, texts, task=recipe.graph.task, negatives=mined))
         build_mixture(
             self.folder / "mixture",
             parts,
