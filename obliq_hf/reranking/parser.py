@@ -1,0 +1,330 @@
+r"""One parser for rankings: which of the offered documents an answer names, and in which order.
+
+    >>> parse_ranking("The ranking of the 20 passages for query 2019: [2] > [1]", offered=20).order
+    (1, 0)
+
+An identifier counts where it is written as one: in brackets, after a word such as "document", in a
+JSON list, in a chain with ``>``, or where the whole answer is nothing but numbers. Other numbers
+are never read. Of several lists in one answer the last that is as long as asked for is taken, else
+the longest, a mere enumeration of all documents in the order offered last of all. Scores beside
+identifiers are not read: the order of mention is the ranking.
+
+Faults, of which one answer can have several:
+
+==============  ===================================================================================
+`empty`         no text outside the thinking
+`refused`       no ranking, and the words or the server say that the model declines
+`unreadable`    text without a ranking
+`prose`         sentences around the ranking, which is used
+`cut`           cut at the token limit; what was complete is used
+`out-of-range`  identifiers that were not offered; passed over
+`repeated`      identifiers named again; the first place counts
+`short`         fewer documents than asked for
+`long`          more documents than asked for
+==============  ===================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from obliq_hf.llm.parsing import strip_thinking
+
+__all__ = ["FAULTS", "ParsedRanking", "parse_ranking"]
+
+FAULTS = (
+    "empty", "refused", "unreadable", "prose", "cut", "out-of-range", "repeated", "short", "long",
+)  # fmt: skip
+"""Classes of malformed answers."""
+
+_WIDE = str.maketrans(
+    "０１２３４５６７８９［］【】〔〕（）＞》〉，、：；＃｛｝＂",
+    '0123456789[][][]()>>>,,:;#{}"',
+)
+_LABEL = r"(?:document|doc|passage|text|candidate|item|identifier|id)"
+_JOIN = r"\s*(?:,|;|>|&|\band\b|,\s*and\b)\s*"
+_NUMBER = r"[0-9]{1,9}(?![0-9]|\.[0-9]|%)"
+_MENTION = re.compile(
+    rf"\[\s*(?:{_LABEL}s?\s*[:#]?\s*)?(?P<bracket>[0-9]{{1,9}}(?:{_JOIN}[0-9]{{1,9}})*)\s*\]"
+    rf"|\b{_LABEL}s(?:\s*[:#]|\s)\s*(?P<plural>{_NUMBER}(?:{_JOIN}{_NUMBER})+)"
+    rf"|\b{_LABEL}s?[\s_\-:#\"*]*(?P<single>{_NUMBER})"
+    rf"|(?<![\w.])(?P<chain>[0-9]{{1,9}}(?:\s*>\s*[0-9]{{1,9}})+)(?![\w.])",
+    re.IGNORECASE,
+)
+_GAP = re.compile(
+    rf"""(?:[\s>,;:|=*_`~./\-–—→<"'()\[\]{{}}\#&]
+        |\b(?:and|then|{_LABEL}s?)\b
+        |(?:relevance|relevancy|score|confidence|rating)\w*[\s"':=]*[\w.%]+
+        |(?<![^\s])(?:rank\s*)?\#?[0-9]{{1,3}}[.):](?=\s)
+    )*+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_LEAD = re.compile(
+    r"[ \t]*(?:[-*•+][ \t]+)?(?:(?:rank[ \t]*)?#?[0-9]{1,3}[.):][ \t]*)?[*_`\"'(]*", re.IGNORECASE
+)
+_AS_ASKED = re.compile(r"\[[0-9]{1,9}\](?: ?> ?\[[0-9]{1,9}\])*")
+_NOTHING_ELSE = re.compile(r"[0-9]{1,9}(?:[\s,;>]+(?:and\s+)?[0-9]{1,9})*")
+_OPEN_LIST = re.compile(r"\[\s*((?:\"?[0-9]{1,9}\"?\s*,\s*)+)[^\]\[]*$")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_REFUSAL = re.compile(
+    r"\b(?:sorry|apologi[sz]e|as an ai\b|i (?:can(?:['’]?t|not)|could not|won['’]?t|"
+    r"am (?:not able|unable)|must decline)|unable to|not able to|not comfortable|"
+    r"can(?:['’]t|not) (?:help|assist|comply|rank|do))",
+    re.IGNORECASE,
+)
+_LIST_KEYS = (
+    "ranking", "order", "ranked", "selection", "selected", "documents", "ids", "identifiers",
+    "result", "results", "answer",
+)  # fmt: skip
+_ID_KEYS = (
+    "id", "identifier", "document", "document_id", "doc", "doc_id", "docid", "passage",
+    "passage_id", "index", "candidate", "number",
+)  # fmt: skip
+_LETTERS = re.compile(r"\[\s*([A-Z])\s*\]")
+_ONLY_LETTERS = re.compile(r"[A-Z](?:[\s,;>]+[A-Z])*")
+
+
+@dataclass(frozen=True)
+class ParsedRanking:
+    """What an answer says.
+
+    Attributes:
+        order: Positions of the documents named, 0 for the first offered; each once, each offered.
+        faults: Classes of :data:`FAULTS`, in their order.
+    """
+
+    order: tuple[int, ...]
+    faults: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether any offered document is named."""
+        return bool(self.order)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    numbers: tuple[int, ...]
+    start: int
+    end: int
+    loose: bool = False
+    """One identifier a line, with other words in between."""
+    sure: bool = False
+    """Written in a form that only a ranking has."""
+
+
+def parse_ranking(
+    text: str | None,
+    *,
+    offered: int,
+    wanted: int | None = None,
+    cut: bool = False,
+    declined: bool = False,
+    letters: bool = False,
+) -> ParsedRanking:
+    """Read a ranking or a selection.
+
+    Args:
+        text: The answer.
+        offered: How many documents were offered, as 1, 2, 3, ...
+        wanted: How many should be named; by default all.
+        cut: The answer was cut at its token limit.
+        declined: The server says that the answer was withheld.
+        letters: Documents were offered as A, B, C, ...
+
+    Returns:
+        The documents named that were offered, and the faults of the answer.
+    """
+    wanted = offered if wanted is None else wanted
+    answer, _ = strip_thinking(text or "")
+    answer = answer.translate(_WIDE).strip()
+    if letters:
+        answer = _as_numbers(answer)
+    faults = {"cut"} if cut else set()
+    if not answer:
+        faults.add("refused" if declined else "empty")
+        return ParsedRanking((), _sorted(faults))
+    chain = _choose(_chains(answer, cut), offered, wanted, answer)
+    if chain is None:
+        refused = declined or _REFUSAL.search(answer[:600]) is not None
+        faults.add("refused" if refused else "unreadable")
+        return ParsedRanking((), _sorted(faults))
+    order = dict.fromkeys(n - 1 for n in chain.numbers if 1 <= n <= offered)
+    valid = sum(1 <= n <= offered for n in chain.numbers)
+    if valid < len(chain.numbers):
+        faults.add("out-of-range")
+    if len(order) < valid:
+        faults.add("repeated")
+    if len(order) < wanted:
+        faults.add("short")
+    if len(order) > wanted:
+        faults.add("long")
+    outside = answer[: chain.start] + " " + answer[chain.end :]
+    if chain.loose or len(_WORD.findall(outside)) >= 3:
+        faults.add("prose")
+    return ParsedRanking(tuple(order), _sorted(faults))
+
+
+def _sorted(faults: set[str]) -> tuple[str, ...]:
+    return tuple(fault for fault in FAULTS if fault in faults)
+
+
+def _as_numbers(answer: str) -> str:
+    """Letters that stand as identifiers, as numbers."""
+    if _ONLY_LETTERS.fullmatch(answer):
+        return re.sub(r"[A-Z]", lambda m: str(ord(m.group()) - 64), answer)
+    return _LETTERS.sub(lambda m: f"[{ord(m.group(1)) - 64}]", answer)
+
+
+def _chains(answer: str, cut: bool) -> list[_Chain]:
+    """Every list of identifiers in an answer."""
+    if _AS_ASKED.fullmatch(answer):
+        numbers = [int(n) for n in re.findall(r"[0-9]+", answer)]
+        return [_Chain(tuple(numbers), 0, len(answer), sure=True)]
+    bare = answer.strip(" \t\r\n`\"'.*")
+    if _NOTHING_ELSE.fullmatch(bare):
+        numbers = [int(n) for n in re.findall(r"[0-9]+", bare)]
+        if cut and len(numbers) > 1:
+            numbers.pop()
+        return [_Chain(tuple(numbers), 0, len(answer), sure=True)]
+    found = [*_json_chains(answer)] if "{" in answer or '"' in answer else []
+    if cut and (rest := _OPEN_LIST.search(answer)):
+        numbers = [int(n) for n in re.findall(r"[0-9]+", rest.group(1))]
+        found.append(_Chain(tuple(numbers), rest.start(), len(answer), sure=True))
+    tight = _tight_chains(answer, cut)
+    return [*found, *tight, *_line_lists(answer, tight)]
+
+
+def _tight_chains(answer: str, cut: bool) -> list[_Chain]:
+    """Identifiers with nothing but separators between them."""
+    groups: list[tuple[list[int], int, int, bool]] = []
+    for mention in _MENTION.finditer(answer):
+        kind = next(k for k in ("bracket", "plural", "single", "chain") if mention[k] is not None)
+        numbers = [int(n) for n in re.findall(r"[0-9]+", mention[kind])]
+        if cut and kind != "bracket" and mention.end() == len(answer):
+            numbers.pop()
+        if not numbers:
+            continue
+        ranked = kind == "chain" or (kind == "bracket" and len(numbers) > 1)
+        start, end = mention.span()
+        if groups and _GAP.fullmatch(answer, groups[-1][2], start):
+            before, begin, last, sure = groups[-1]
+            before += numbers
+            between = answer[last:start]
+            ranked = ranked or sure or ">" in between or "\n" in between
+            groups[-1] = (before, begin, end, ranked)
+        else:
+            groups.append((numbers, start, end, ranked))
+    chains = [_Chain(tuple(numbers), start, end, sure=s) for numbers, start, end, s in groups]
+    return [_assured(chain, answer) for chain in chains]
+
+
+def _assured(chain: _Chain, answer: str) -> _Chain:
+    """Also sure: alone on its line, or announced with a colon at the end of one."""
+    if chain.sure:
+        return chain
+    begin = answer.rfind("\n", 0, chain.start) + 1
+    stop = answer.find("\n", chain.end)
+    before = answer[begin : chain.start]
+    after = answer[chain.end : stop if stop >= 0 else len(answer)]
+    leads = _LEAD.fullmatch(before) or _GAP.fullmatch(before)
+    announced = before.rstrip(" *_`\"'").endswith(":")
+    if (leads or announced) and _GAP.fullmatch(after):
+        return _Chain(chain.numbers, chain.start, chain.end, sure=True)
+    return chain
+
+
+def _line_lists(answer: str, tight: list[_Chain]) -> list[_Chain]:
+    """Lines that each begin with an identifier and go on in words."""
+    lists: list[list[_Chain]] = []
+    for chain in tight:
+        begin = answer.rfind("\n", 0, chain.start) + 1
+        if _LEAD.fullmatch(answer, begin, chain.start) is None:
+            continue
+        if lists:
+            between = answer[lists[-1][-1].end : begin].split("\n")
+            if not any(line.strip() for line in between[1:]):
+                lists[-1].append(chain)
+                continue
+        lists.append([chain])
+    return [
+        _Chain(
+            tuple(n for chain in group for n in chain.numbers),
+            group[0].start,
+            group[-1].end,
+            loose=True,
+            sure=True,
+        )
+        for group in lists
+        if len(group) > 1
+    ]
+
+
+def _json_chains(answer: str) -> list[_Chain]:
+    """JSON lists of objects or strings, which other forms do not cover."""
+    decoder = json.JSONDecoder()
+    found: list[_Chain] = []
+    position, tries = 0, 0
+    while tries < 200:
+        starts = [i for i in (answer.find("{", position), answer.find("[", position)) if i >= 0]
+        if not starts:
+            break
+        start, tries = min(starts), tries + 1
+        try:
+            value, end = decoder.raw_decode(answer, start)
+        except (ValueError, RecursionError):
+            position = start + 1
+            continue
+        numbers = _listed(value)
+        if numbers and (isinstance(value, dict) or len(numbers) > 1):
+            found.append(_Chain(tuple(numbers), start, end, sure=True))
+        position = end
+    return found
+
+
+def _listed(value: Any) -> list[int] | None:
+    """The identifiers in a JSON value, or None where it is no ranking."""
+    if isinstance(value, dict):
+        lists = [value[k] for k in _LIST_KEYS if isinstance(value.get(k), list)]
+        others = [v for v in value.values() if isinstance(v, list)]
+        chosen = lists or (others if len(others) == 1 else [])
+        return _listed(chosen[0]) if chosen else None
+    if not isinstance(value, list):
+        return None
+    numbers = [_identifier(item) for item in value]
+    return None if any(n is None for n in numbers) else [n for n in numbers if n is not None]
+
+
+def _identifier(item: Any) -> int | None:
+    if isinstance(item, bool):
+        return None
+    if isinstance(item, int):
+        return item
+    if isinstance(item, str):
+        written = re.fullmatch(rf"\s*(?:{_LABEL}\s*[:#]?\s*)?\[?\s*([0-9]{{1,9}})\s*\]?\s*", item,
+                               re.IGNORECASE)  # fmt: skip
+        return int(written.group(1)) if written else None
+    if isinstance(item, dict):
+        keys = {str(key).lower(): value for key, value in item.items()}
+        return next((_identifier(keys[k]) for k in _ID_KEYS if k in keys), None)
+    if isinstance(item, list) and len(item) == 1:
+        return _identifier(item[0])
+    return None
+
+
+def _choose(chains: list[_Chain], offered: int, wanted: int, answer: str) -> _Chain | None:
+    """The list that is the ranking; the rule is the module's."""
+
+    def named(chain: _Chain) -> int:
+        return len({n for n in chain.numbers if 1 <= n <= offered})
+
+    sure = [c for c in chains if c.sure or named(c) >= min(wanted, 3)]
+    whole = [c for c in sure if not c.loose and named(c) >= max(1, wanted)]
+    if whole:
+        return max(whole, key=lambda c: c.end)
+    enumeration = tuple(range(1, offered + 1))
+    rankings = [c for c in sure if not (c.loose and c.numbers == enumeration)] or sure
+    return max(rankings, key=lambda c: (named(c), c.end), default=None)
