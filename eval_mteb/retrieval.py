@@ -173,8 +173,17 @@ class ObliqRetrieval(AbsTaskRetrieval):
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Reason -> number of queries or judgments that do not count."""
-        return {}
+        """Reason -> number of queries or judgments that do not count, or never can."""
+        kept, present = self.qrels, set(self.document_ids)
+        queries = len(self.part["queries"]["id"]) - len(kept)
+        dangling = sum(d not in present for judged in kept.values() for d in judged)
+        counted = {
+            f"queries without a positive {self.judgments} judgment": queries,
+            f"{self.judgments} judgments of documents not in the corpus, kept as never found": (
+                dangling
+            ),
+        }
+        return {reason: count for reason, count in counted.items() if count}
 
     @property
     def query_groups(self) -> dict[str, dict[str, str]]:

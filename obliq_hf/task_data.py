@@ -41,10 +41,11 @@ class TaskData:
         split: The split.
         corpus: The documents searched.
         queries: The queries that have at least one positive judgment, gold or pooled.
-        qrels: Gold judgments of the queries with a positive one, unknown documents left out.
+        qrels: Gold judgments of the queries with a positive one. Judgments of documents that are
+            not in the corpus stay: they count as not found.
         pooled: Pooled judgments likewise, or None where there are none.
         excluded: Query id -> ids of documents it must not retrieve.
-        left_out: Reason -> number of queries or judgments left out.
+        left_out: Reason -> number of queries or judgments that do not count, or never can.
     """
 
     name: str
@@ -154,22 +155,15 @@ def available_splits(folder: str | Path, *, task: str | None = None) -> list[str
 
 def _known(
     qrels: Qrels, documents: dict[str, int], queries: set[str], left_out: dict[str, int], kind: str
-) -> Qrels:
-    kept: Qrels = {}
-    dangling_documents = dangling_queries = 0
-    for query, judged in qrels.items():
-        if query not in queries:
-            dangling_queries += 1
-            continue
-        known = {d: g for d, g in judged.items() if d in documents}
-        dangling_documents += len(judged) - len(known)
-        if known:
-            kept[query] = known
-    if dangling_documents:
-        left_out[f"{kind} judgments of documents not in the corpus"] = dangling_documents
-    if dangling_queries:
-        left_out[f"{kind} judged queries without a text"] = dangling_queries
-    return kept
+) -> tuple[Qrels, bool]:
+    """The judgments of known queries, and whether any of them names a known document."""
+    kept = {query: judged for query, judged in qrels.items() if query in queries}
+    dangling = sum(d not in documents for judged in kept.values() for d in judged)
+    if dangling:
+        left_out[f"{kind} judgments of documents not in the corpus, kept as never found"] = dangling
+    if len(kept) < len(qrels):
+        left_out[f"{kind} judged queries without a text"] = len(qrels) - len(kept)
+    return kept, dangling < sum(map(len, kept.values()))
 
 
 def read_task_data(
@@ -192,8 +186,9 @@ def read_task_data(
         corpus: The corpus, where it was read already.
 
     Returns:
-        The task's data. Queries without a positive judgment and judgments of unknown documents
-        or queries are left out and counted in ``left_out``.
+        The task's data. Queries without a positive judgment and judgments of unknown queries are
+        left out and counted in ``left_out``; judgments of unknown documents are counted there and
+        kept, as every other evaluator keeps them, so that they lower what recall can reach.
 
     Raises:
         DataError: A file is missing or malformed, the split does not exist (the message lists
@@ -216,11 +211,12 @@ def read_task_data(
     pooled = read_qrels(files.pooled[split]) if split in files.pooled else None
     if not gold and not pooled:
         raise DataError(f"{files.gold.get(split) or files.pooled.get(split)}: holds no judgments")
-    known = _known(gold, corpus.row, texts, left_out, "gold")
-    known_pooled = (
-        _known(pooled, corpus.row, texts, left_out, "pooled") if pooled is not None else None
-    )
-    if not known and not known_pooled:
+    known, some = _known(gold, corpus.row, texts, left_out, "gold")
+    known_pooled = None
+    if pooled is not None:
+        known_pooled, more = _known(pooled, corpus.row, texts, left_out, "pooled")
+        some = some or more
+    if not some:
         sample = next(iter(gold or pooled or {}), "")
         where = f"a query of {files.queries.name} and a document of the corpus"
         raise DataError(
@@ -258,7 +254,8 @@ def read_task_data(
                 *(root, name, len(clash), clash[0]),
             )
     for reason, count in left_out.items():
-        logger.info("%s, task %s, split %s: %d %s left out", root, name, split, count, reason)
+        level = logging.WARNING if "never found" in reason else logging.INFO
+        logger.log(level, "%s, task %s, split %s: %d %s", root, name, split, count, reason)
     return TaskData(
         name=name,
         split=split,

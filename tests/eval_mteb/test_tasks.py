@@ -233,3 +233,56 @@ def test_the_benchmarks_layout_is_read_with_its_quirks(bench: Path):
     assert task.data.excluded["q1"] == ["d4"]
     assert "id with space" in task.qrels["1e5"]
     assert folder_task(bench, "twitter", judgments="pooled").query_texts.keys() == {"q1", "zero"}
+
+
+def test_a_judged_document_that_is_not_there_lowers_what_recall_can_reach(folder, scene):
+    qrels = folder / "tasks" / "scene" / "qrels" / "test.tsv"
+    qrels.write_text("q2\td2\t1\nq2\tgone\t1\n", encoding="utf-8", newline="\n")
+    task = folder_task(folder, scene)
+    assert task.max_reachable_recall() == 0.5
+    assert task.left_out["gold judgments of documents not in the corpus, kept as never found"] == 1
+    found = replay(task, {"q2": ["d2"]})
+    assert found["recall_at_100"] == 0.5
+
+
+@pytest.mark.parametrize("document", [2, None, "gone"])
+def test_judgments_that_name_no_document_at_all_are_an_error(folder, scene, document):
+    qrels = folder / "tasks" / "scene" / "qrels" / "test.tsv"
+    qrels.write_text(f"q2\t{document}\t1\n", encoding="utf-8", newline="\n")
+    with pytest.raises(DataError, match="no judgment of split 'test' names both"):
+        folder_task(folder, scene)
+
+
+def test_odd_ids_header_quotes_and_line_ends_survive_from_file_to_run(tmp_path, tiny_model_dir):
+    from obliq_hf.files import write_jsonl
+    from obliq_hf.search.runs import read_run, write_run
+
+    ids = ["0012", "NA", "null", "1e5", "two words", 'd"1', "\u2028x"]
+    write_jsonl(tmp_path / "corpus.jsonl", ({"_id": i, "text": f"t {i}"} for i in ids))
+    write_jsonl(
+        tmp_path / "queries.jsonl", ({"_id": i, "text": f"q\u2028 {i}"} for i in reversed(ids))
+    )
+    lines = ["query-id\tcorpus-id\tscore", *(f"{i}\t{i}\t1" for i in ids)]
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_bytes(
+        b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n"
+    )
+    task = folder_task(tmp_path)
+    found = replay(task, {i: [i] for i in ids})
+    assert found["ndcg_at_1"] == 1.0
+    write_run(tmp_path / "run.trec", task.outcome.run, tag="x")
+    assert read_run(tmp_path / "run.trec") == task.outcome.run
+
+
+def test_empty_and_strange_texts_give_finite_vectors_and_a_full_ranking(tmp_path, tiny_model_dir):
+    from obliq_hf.files import write_jsonl
+
+    texts = ["", "   ", "\x00", "🏳️‍🌈" * 500, "the sea"]
+    rows = [{"_id": f"d{i}", "text": t} for i, t in enumerate(texts)]
+    write_jsonl(tmp_path / "corpus.jsonl", rows)
+    write_jsonl(tmp_path / "queries.jsonl", [{"_id": "q", "text": "the sea"}])
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("q\td4\t1\n", encoding="utf-8")
+    task = folder_task(tmp_path)
+    assert evaluate(load_encoder(tiny_model_dir), task)["ndcg_at_1"] == 1.0
+    assert set(task.outcome.run["q"]) == {f"d{i}" for i in range(5)}

@@ -34,14 +34,14 @@ def ours(tmp_path):
     return tmp_path
 
 
-def test_queries_without_a_positive_and_dangling_judgments_are_left_out_and_counted(ours):
+def test_queries_without_a_positive_are_left_out_and_dangling_judgments_kept_both_counted(ours):
     data = read_task_data(ours, task="hand")
-    assert data.qrels == {"q0": {"d0": 1}}
+    assert data.qrels == {"q0": {"d0": 1, "gone": 1}}
     assert data.pooled == {"q0": {"d0": 1}, "q1": {"d2": 1}}
     assert data.queries.ids == ["q0", "q1"]
     assert data.excluded == {"q0": ["d3"]}
     assert data.left_out == {
-        "gold judgments of documents not in the corpus": 1,
+        "gold judgments of documents not in the corpus, kept as never found": 1,
         "gold judged queries without a text": 1,
         "queries without a judgment in this split": 1,
         "queries without a positive gold judgment": 1,
