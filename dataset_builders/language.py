@@ -38,7 +38,8 @@ _WORDS = {
 """Words of one language alone; the English list also holds words that look like another's."""
 _FORMULA = re.compile(r"\$[^$]*\$|\\[a-zA-Z]+|https?://\S+")
 _WORD = re.compile(r"[^\W\d_]+")
-_LONGEST = 4000
+_LONGEST = 1200
+"""Characters looked at; more change no guess."""
 
 
 @lru_cache(maxsize=4096)
@@ -50,7 +51,10 @@ def _script_of(letter: str) -> str:
 
 def guess_script(text: str) -> str | None:
     """The script of most letters (`"LATIN"`, `"CYRILLIC"`, ...); None without letters."""
-    letters = Counter(c for c in _FORMULA.sub(" ", text[:_LONGEST]) if c.isalpha())
+    text = _FORMULA.sub(" ", text[:_LONGEST])
+    if text.isascii():
+        return "LATIN" if re.search("[A-Za-z]", text) else None
+    letters = Counter(c for c in text if c.isalpha())
     scripts: Counter[str] = Counter()
     for letter, count in letters.items():
         scripts[_script_of(letter)] += count

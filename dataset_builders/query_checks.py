@@ -144,6 +144,17 @@ def _words(text: str) -> list[str]:
     return [_key(word) for word in _WORD.findall(text)]
 
 
+class _Text:
+    """A text's words as written and in lower case, split once for all checks."""
+
+    __slots__ = ("keys", "known", "words")
+
+    def __init__(self, text: str) -> None:
+        self.words = _WORD.findall(text)
+        self.keys = [_key(word) for word in self.words]
+        self.known = frozenset(self.keys)
+
+
 def leaked_names(query: str, document: str, words: CorpusWords) -> list[str]:
     """Names of the document that stand in the query.
 
@@ -155,13 +166,17 @@ def leaked_names(query: str, document: str, words: CorpusWords) -> list[str]:
     Returns:
         The words as the query writes them, each once.
     """
+    return _names(_Text(query), _Text(document), words)
+
+
+def _names(query: _Text, document: _Text, words: CorpusWords) -> list[str]:
+    shared = query.known & document.known
     names = {
-        key for word in _WORD.findall(document)
-        if word[0].isupper() and words.is_name(key := _key(word))
+        key for word, key in zip(document.words, document.keys, strict=True)
+        if key in shared and word[0].isupper() and words.is_name(key)
     }
     found: dict[str, str] = {}
-    for word in _WORD.findall(query):
-        key = _key(word)
+    for word, key in zip(query.words, query.keys, strict=True):
         if key in names and (word[0].isupper() or not words.lower.get(key)):
             found.setdefault(key, word)
     return list(found.values())
@@ -178,20 +193,36 @@ def leaked_rare_words(
         words: Statistics of the corpus.
         rare_idf: Inverse document frequency above which a word is rare.
     """
-    shared = dict.fromkeys(w for w in _words(query) if len(w) >= 4)
-    own = set(_words(document))
-    return [w for w in shared if w in own and words.rarity(w) > rare_idf]
+    return _rare_words(_Text(query), _Text(document), words, rare_idf)
+
+
+def _rare_words(query: _Text, document: _Text, words: CorpusWords, rare_idf: float) -> list[str]:
+    return [
+        key for key in dict.fromkeys(query.keys)
+        if len(key) >= 4 and key in document.known and words.rarity(key) > rare_idf
+    ]
 
 
 def quoted_run(query: str, document: str, length: int) -> str | None:
     """A run of this many words that stands in both texts, or None."""
-    asked, own = _words(query), _words(document)
-    if length < 1 or len(asked) < length:
+    return _quoted_run(_Text(query), _Text(document), length)
+
+
+def _quoted_run(query: _Text, document: _Text, length: int) -> str | None:
+    asked, own = query.keys, document.keys
+    if length < 1:
+        return None
+    starts, known = [], 0
+    for place, key in enumerate(asked):
+        known = known + 1 if key in document.known else 0
+        if known >= length:
+            starts.append(place - length + 1)
+    if not starts:
         return None
     runs = {tuple(own[i : i + length]) for i in range(len(own) - length + 1)}
-    for i in range(len(asked) - length + 1):
-        if tuple(asked[i : i + length]) in runs:
-            return " ".join(asked[i : i + length])
+    for start in starts:
+        if tuple(asked[start : start + length]) in runs:
+            return " ".join(asked[start : start + length])
     return None
 
 
@@ -284,12 +315,13 @@ class QueryChecker:
 
     def _leaks(self, query: str, document: str) -> list[Problem]:
         rules = self.form.checks
+        asked, own = _Text(query), _Text(document)
         problems = []
         if rules.names:
-            found = leaked_names(query, document, self.words)
+            found = _names(asked, own, self.words)
             if self.names is not None:
-                asked = set(_words(query))
-                found += sorted((self.names(document) & asked) - {_key(w) for w in found})
+                more = self.names(document) & asked.known
+                found += sorted(more - {_key(w) for w in found})
             if found:
                 problems.append(Problem(
                     "name", "it takes over these names: " + ", ".join(found[:5])))
@@ -299,17 +331,17 @@ class QueryChecker:
         if rules.numbers != "any":
             numbers = list(dict.fromkeys(_NUMBER.findall(query)))
             if rules.numbers == "document":
-                own = set(_NUMBER.findall(document))
-                numbers = [n for n in numbers if n in own and len(n) > 1]
+                known = set(_NUMBER.findall(document))
+                numbers = [n for n in numbers if n in known and len(n) > 1]
             if numbers:
                 problems.append(Problem(
                     "number", "it contains these numbers: " + ", ".join(numbers[:5])))
         if rules.quoted_words:
-            run = quoted_run(query, document, rules.quoted_words)
+            run = _quoted_run(asked, own, rules.quoted_words)
             if run is not None:
                 problems.append(Problem("quote", f"it takes over the words «{run}»"))
         if rules.rare_words:
-            rare = leaked_rare_words(query, document, self.words, rare_idf=self.rare_idf)
+            rare = _rare_words(asked, own, self.words, self.rare_idf)
             if rare:
                 problems.append(Problem(
                     "rare-word", "it takes over these unusual words: " + ", ".join(rare[:5])))

@@ -117,11 +117,14 @@ class AnswerCache:
         body = self.get_many([key]).get(key)
         return None if body is None else decode_answer(body, request_id)
 
-    def put_many(self, answers: Iterable[tuple[str, ChatAnswer]]) -> None:
+    def put_many(self, answers: Iterable[tuple[str, ChatAnswer]]) -> bool:
         """Store successful answers in one transaction; the first answer under a key stays.
 
         Args:
             answers: Pairs of key and answer; answers with an error are left out.
+
+        Returns:
+            Whether all of them were new; False where a key had an answer already.
 
         Raises:
             ObliqError: The disk is full or the file cannot be written.
@@ -131,8 +134,7 @@ class AnswerCache:
             if answer.error is None:
                 body = _encode(answer)
                 rows.append((key, body, zlib.crc32(f"{key}{body}".encode())))
-        if rows:
-            self._write(_INSERT, rows)
+        return not rows or self._write(_INSERT, rows) == len(rows)
 
     def __len__(self) -> int:
         return int(self._run("SELECT count(*) FROM answers")[0][0])
@@ -150,16 +152,17 @@ class AnswerCache:
             self._recover(error)
             return self._db.execute(sql, values).fetchall()
 
-    def _write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Run a statement for each row in one transaction; how many rows it changed."""
         try:
             with self._db:
-                self._db.executemany(sql, rows)
+                return self._db.executemany(sql, rows).rowcount
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
                 self._keep_what_fits(sql, rows)
             self._recover(error)
             with self._db:
-                self._db.executemany(sql, rows)
+                return self._db.executemany(sql, rows).rowcount
 
     def _keep_what_fits(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """On a full disk, store the rows that still have room, each by itself."""

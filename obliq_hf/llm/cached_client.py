@@ -119,8 +119,8 @@ class _CachedSession:
         if not self._owner.readonly:
             self._unsaved += [pair for pair in fresh if pair[1].error is None]
             if self._unsaved:
-                self._owner.cache.put_many(self._unsaved)
-                final = self._owner.cache.get_many([key for key, _ in self._unsaved])
+                if not self._owner.cache.put_many(self._unsaved):
+                    final = self._owner.cache.get_many([key for key, _ in self._unsaved])
                 self._unsaved = []
         for key, answer in fresh:
             for request in self._waiting.pop(key):
