@@ -17,6 +17,7 @@ _WHERE = {
     "bench_tasks": "eval_mteb.benchmark",
     "obliq_bench": "eval_mteb.benchmark",
     "published_tasks": "eval_mteb.benchmark",
+    "RetrieveAndRerank": "eval_mteb.pipeline",
     "folder_task": "eval_mteb.tasks",
     "load_encoder": "eval_mteb.models",
     "model_fingerprint": "eval_mteb.models",
