@@ -86,7 +86,7 @@ def train(
 
 
 for _command in (run, demo, train):
-    _command.context_settings = _WORDS  # type: ignore[attr-defined]
+    setattr(_command, "context_settings", _WORDS)  # noqa: B010 - read by obliq_hf.cli
 
 
 def train_main(words: Sequence[str]) -> int:
@@ -134,14 +134,15 @@ def _report(result: TrainResult) -> None:
         return
     report = result.report
     for dataset in report["batches"]["datasets"]:
+        name = dataset["name"]
+        losses = [e["datasets"][name] for e in report["losses"] if name in e["datasets"]]
+        course = f"; loss {losses[0]:.3f} -> {losses[-1]:.3f}" if losses else ""
         typer.echo(
-            f"{dataset['name']}: {dataset['rows']} rows x {dataset['passes']} in "
-            f"{dataset['batches']} batches; {dataset['dropped']} rows found no place; "
-            f"{dataset['negatives'][1]:.0f} negatives per anchor"
+            f"{name}: {dataset['rows']} rows x {dataset['passes']} in {dataset['batches']} "
+            f"batches, {dataset['dropped']} without a place, {dataset['negatives'][1]:.0f} "
+            f"negatives per anchor{course}"
         )
-    losses = [entry["loss"] for entry in report["losses"]]
-    if losses:
-        typer.echo(f"{report['steps']} steps; loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+    typer.echo(f"steps: {report['steps']}")
     typer.echo(f"model: {result.model}")
     if result.adapter is not None:
         typer.echo(f"adapter: {result.adapter}")
