@@ -154,9 +154,8 @@ class RetrieveAndRerank:
         inner = self.retriever.mteb_model_meta
         label, content = self._described()
         asked = None if self.llm is None else self.llm.identity
-        revision = content_hash(
-            [inner.name, inner.revision], content, self.asking.identity, self.seed, asked
-        )
+        how = self.asking.identity
+        revision = content_hash([inner.name, inner.revision], content, how, self.seed, asked)
         return local_meta(
             self.name or f"{str(inner.name).rsplit('/', 1)[-1]}-{label}",
             revision[:40],
@@ -169,11 +168,11 @@ class RetrieveAndRerank:
         if isinstance(self.policy, Policy):
             return "policy", self.policy.fingerprint
         if isinstance(self.policy, RerankSettings):
-            return self.policy.label, self.policy.to_dict()
+            return self.policy.label, self.policy.identity
         if self.policy is not None:
             return self.policy.name.replace(":", "-"), [self.policy.identity, self.depth]
-        tasks = [load_task(name) for name in builtin_task_names()]
-        return "policy", [[t.name, t.reranking] for t in [*tasks, *self.tasks]]
+        tasks = [*map(load_task, builtin_task_names()), *self.tasks]
+        return "policy", [[task.name, RerankSettings.of_task(task).identity] for task in tasks]
 
     def _settings(self, task: ObliqTask) -> RerankSettings | None:
         """The settings for a task; None where a reranker was given."""

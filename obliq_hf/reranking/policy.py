@@ -193,7 +193,7 @@ class Policy:
     @property
     def fingerprint(self) -> str:
         """SHA-256 over what is done, not over why."""
-        return content_hash({name: s.to_dict() for name, s in self.tasks.items()})
+        return content_hash({name: s.identity for name, s in self.tasks.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they are written."""

@@ -12,7 +12,7 @@ from obliq_hf.reranking.cascade import Cascade
 from obliq_hf.reranking.cross_encoder import CrossEncoderReranker
 from obliq_hf.reranking.fused import Fused, StoredScores
 from obliq_hf.reranking.listwise import Listwise
-from obliq_hf.reranking.prompt_file import ANSWERS
+from obliq_hf.reranking.prompt_file import ANSWERS, load_prompt
 from obliq_hf.reranking.reranker import IdentityReranker, Reranker
 from obliq_hf.reranking.tourrank import TourRank
 from obliq_hf.search.fusion import FUSION_METHODS
@@ -136,6 +136,14 @@ class RerankSettings:
             values.pop("first_stage_depth")
         if self.preselect != "tournament":
             values.pop("preselect_rounds")
+        return values
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides rankings: the settings, with the content of the prompt for its name."""
+        values = self.to_dict()
+        if "prompt" in values:
+            values["prompt"] = load_prompt(values["prompt"]).fingerprint
         return values
 
     @classmethod

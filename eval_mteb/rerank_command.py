@@ -1,0 +1,321 @@
+"""What ``obliq rerank`` does: a stored run or a retriever, reranked and measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval_mteb.baselines.fusion import RunSearch
+from eval_mteb.evaluation import evaluate_system
+from eval_mteb.pipeline import RetrieveAndRerank, described_task
+from eval_mteb.systems import System, encoder_system
+from eval_mteb.tasks import folder_tasks
+from obliq_hf.errors import ObliqError, nearest
+from obliq_hf.files import content_hash, hash_files
+from obliq_hf.reranking import Asking, ModelTokens, Policy, RerankSettings, TextBudget
+from obliq_hf.search.runs import read_run
+from obliq_hf.task_data import available_tasks
+from obliq_hf.tasks import ObliqTask, builtin_task_names, load_task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from eval_mteb.retrieval import ObliqRetrieval
+    from obliq_hf.llm import ChatClient
+
+__all__ = ["FirstStage", "LLMOptions", "chosen_tasks", "find_data", "make_asking", "rerank_command"]
+
+
+@dataclass(frozen=True)
+class LLMOptions:
+    """The language model of a command.
+
+    Attributes:
+        endpoint: Address of an OpenAI-compatible server; ``hub`` asks the Hub's providers.
+        model: The model's name there.
+        revision: Its revision, where known.
+        slots: Calls at once.
+        max_calls: Calls that are never passed; None is no limit.
+        max_tokens: Tokens that are never passed; None is no limit.
+        thinking: None leaves it to the model; False tells the chat template not to think.
+    """
+
+    endpoint: str
+    model: str
+    revision: str | None = None
+    slots: int = 64
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    thinking: bool | None = None
+
+    def client(self, cache: Path) -> ChatClient:
+        """A client that keeps every answer in a cache file."""
+        from obliq_hf.llm import Budget, CachedClient, EndpointClient
+
+        extra = None
+        if self.thinking is not None:
+            extra = {"chat_template_kwargs": {"enable_thinking": self.thinking}}
+        endpoint = EndpointClient(
+            None if self.endpoint == "hub" else self.endpoint,
+            model=self.model,
+            revision=self.revision,
+            concurrency=self.slots,
+            budget=Budget(calls=self.max_calls, tokens=self.max_tokens),
+            extra_body=extra,
+        )
+        return CachedClient(endpoint, cache)
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """Where the candidates come from: a run, the systems of an evaluation folder, or a retriever.
+
+    Attributes:
+        run: A run file, for one task, or an evaluation folder.
+        system: The system of an evaluation folder.
+        retriever: A checkpoint's folder or name, in the place of a run.
+        settings: Settings of the retriever.
+    """
+
+    run: Path | None = None
+    system: str | None = None
+    retriever: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, tasks: int) -> None:
+        """Refuse what cannot be a first stage, before anything is loaded.
+
+        Raises:
+            ObliqError: Not exactly one of run and retriever, no such file, or one file for
+                several tasks.
+        """
+        if (self.run is None) == (self.retriever is None):
+            raise ObliqError("give the first stage: --run (a file or folder) or --retriever")
+        if self.run is not None and not self.run.exists():
+            raise ObliqError(f"{self.run}: no such run")
+        if self.run is not None and self.run.is_file() and tasks != 1:
+            raise ObliqError(f"{self.run} is the run of one task: name it with --tasks")
+
+    def file(self, task: ObliqRetrieval) -> Path:
+        """The run file of a task.
+
+        Raises:
+            ObliqError: The folder has no run for it, or several.
+        """
+        assert self.run is not None
+        if self.run.is_file():
+            return self.run
+        for key in dict.fromkeys((task.key, task.short_name)):
+            folder = self.run / key
+            found = {
+                p.parent.name: p
+                for p in sorted(folder.glob("*/run.trec"))
+                if not p.parent.name.startswith(".")
+            }
+            if self.system is not None and self.system in found:
+                return found[self.system]
+            if self.system is None and len(found) == 1:
+                return next(iter(found.values()))
+            if found and self.system is None:
+                raise ObliqError(
+                    f"{folder} holds several runs; name one with --system: {', '.join(found)}"
+                )
+            if found and self.system is not None:
+                raise ObliqError(
+                    f"{folder}: no run of {self.system!r}{nearest(self.system, found)}"
+                )
+        raise ObliqError(f"{self.run}: no run of task {task.key!r}")
+
+    def load(self, task: ObliqRetrieval) -> tuple[System, str]:
+        """The first stage as a system, and what it is called in the names of reranked ones."""
+        if self.run is None:
+            assert self.retriever is not None
+            name = Path(self.retriever).resolve().name if Path(self.retriever).is_dir() else (
+                self.retriever.rsplit("/", 1)[-1]
+            )  # fmt: skip
+            return encoder_system(name, self.retriever, about=self.retriever, **self.settings), name
+        file = self.file(task)
+        name = file.parent.name if file.name == "run.trec" else file.stem
+        run = read_run(file)
+        return System(
+            name,
+            content_hash(["run", hash_files(file)]),
+            lambda _: RunSearch(run, name=name),
+            f"the run {name}",
+        ), name
+
+
+def find_data(data: Path | None, run: Path | None) -> Path:
+    """The corpus folder: as given, or the folder ``corpus`` beside or above a run.
+
+    Raises:
+        ObliqError: There is none.
+    """
+    if data is not None:
+        return data
+    if run is not None:
+        for folder in run.resolve().parents:
+            if (folder / "corpus").is_dir() and available_tasks(folder / "corpus"):
+                return folder / "corpus"
+    raise ObliqError("give the corpus folder: --data FOLDER")
+
+
+def chosen_tasks(data: Path, names: Sequence[str]) -> list[ObliqTask | str]:
+    """The tasks asked for, by default all of the folder; described where a description is known.
+
+    Raises:
+        ObliqError: A task that the folder does not hold.
+    """
+    present = available_tasks(data)
+    if not present:
+        raise ObliqError(f"{data}: no task found there")
+    chosen: list[ObliqTask | str] = []
+    for name in names or present:
+        own = data / "tasks" / name / "task.yaml"
+        task: ObliqTask | str = name
+        if name.endswith((".yaml", ".yml")) or name in builtin_task_names():
+            task = load_task(name)
+        elif name in present and own.is_file():
+            task = load_task(own)
+        short = task if isinstance(task, str) else task.name
+        if short not in present and len(present) > 1:
+            raise ObliqError(f"{data} holds no task {short!r}{nearest(short, present)}")
+        chosen.append(task)
+    return chosen
+
+
+def make_asking(
+    *,
+    tokenizer: str | None = None,
+    document_tokens: int = 512,
+    query_tokens: int = 1536,
+    keep: str = "ends",
+    thinking_tokens: int = 0,
+    temperature: float = 0.0,
+) -> Asking:
+    """How a command asks: texts cut by the model's own tokeniser where one is named."""
+    tokens = {} if tokenizer is None else {"tokenizer": ModelTokens(tokenizer)}
+    return Asking(
+        documents=TextBudget(document_tokens, keep, **tokens),
+        query=TextBudget(query_tokens, keep, **tokens),
+        thinking_tokens=thinking_tokens,
+        temperature=temperature,
+    )
+
+
+def rerank_command(
+    first: FirstStage,
+    *,
+    data: Path,
+    tasks: Sequence[str],
+    out: Path,
+    settings: Sequence[RerankSettings] = (),
+    policy: Policy | None = None,
+    client: ChatClient | None = None,
+    asking: Asking | None = None,
+    seed: int = 0,
+    split: str = "test",
+    judgments: Sequence[str] = ("gold", "pooled"),
+    top_k: int = 1000,
+    show_progress: bool = True,
+) -> list[Path]:
+    """Rerank a first stage on tasks and measure both, as ``obliq evaluate`` measures.
+
+    Args:
+        first: Where candidates come from.
+        data: The corpus folder.
+        tasks: Names or task files; none for all tasks of the folder.
+        out: The folder for results.
+        settings: Rerankers; none takes the policy, and without one each task's own file.
+        policy: A policy.
+        client: The language model, where any reranker asks one.
+        asking: Budgets of texts, temperature, thinking.
+        seed: Seed of shuffles.
+        split: The split whose judgments count.
+        judgments: ``gold``, ``pooled`` or both, where a task has them.
+        top_k: Documents kept a query.
+        show_progress: Show bars.
+
+    Returns:
+        The folders of all results, the first stage's among them.
+
+    Raises:
+        ObliqError: No first stage, an unknown task, or a reranker that asks without a client;
+            said before anything runs.
+    """
+    chosen = chosen_tasks(data, tasks)
+    first.check(len(chosen))
+    plans: list[tuple[ObliqTask | str, list[RerankSettings]]] = []
+    for task in chosen:
+        wanted = list(settings)
+        if not wanted and policy is not None:
+            wanted = [policy.settings(task if isinstance(task, str) else task.name)]
+        if not wanted and not isinstance(task, str):
+            wanted = [RerankSettings.of_task(task)]
+        if not wanted:
+            raise ObliqError(f"task {task!r} has no description: name a --reranker")
+        for entry in wanted:
+            if entry.asks and client is None:
+                raise ObliqError(
+                    f"reranker {entry.label!r} asks a language model: give --llm URL and "
+                    "--model NAME"
+                )
+        plans.append((task, wanted))
+    folders: list[Path] = []
+    for task, wanted in plans:
+        for mteb_task in folder_tasks(
+            data, task, split=split, judgments=judgments, depth=top_k, vectors=out / "vectors"
+        ):
+            base, name = first.load(mteb_task)
+            about = described_task(mteb_task.metadata, [] if isinstance(task, str) else [task])
+            systems = [base]
+            for entry in wanted:
+                if not entry.changes_nothing:
+                    systems.append(
+                        _system(base, name, entry, about, client, asking, seed, show_progress)
+                    )
+            for system in systems:
+                folders.append(evaluate_system(system, mteb_task, out, show_progress=show_progress))
+            mteb_task.unload_data()
+    if not folders:
+        raise ObliqError(f"{data}: no {' or '.join(judgments)} judgments in split {split!r}")
+    return folders
+
+
+def _system(
+    base: System,
+    name: str,
+    settings: RerankSettings,
+    task: ObliqTask,
+    client: ChatClient | None,
+    asking: Asking | None,
+    seed: int,
+    progress: bool,
+) -> System:
+    how = asking or Asking()
+    content = [
+        "rerank",
+        base.fingerprint,
+        settings.identity,
+        how.identity,
+        task.fingerprint,
+        seed,
+        client.identity if client is not None and settings.asks else None,
+    ]
+    asked = f" by {client.model}" if client is not None and settings.asks else ""
+    return System(
+        f"{name}-{settings.label}",
+        content_hash(content),
+        lambda mteb_task: RetrieveAndRerank(
+            base.load(mteb_task),
+            settings,
+            llm=client,
+            tasks=[task],
+            asking=asking,
+            seed=seed,
+            vectors=mteb_task.vectors,
+            progress=progress,
+        ),
+        f"{base.about or name}, reranked{asked} ({settings.label})",
+    )
