@@ -1,0 +1,70 @@
+"""From a teacher's name in a recipe to the teacher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from obliq_hf.errors import ObliqError
+from obliq_hf.teachers.luar import LuarTeacher
+from obliq_hf.teachers.sentence_transformer import SentenceTransformerTeacher
+from obliq_hf.teachers.stylometric import StylometricProfile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from obliq_hf.teachers.teacher import Teacher
+
+__all__ = ["load_teacher"]
+
+
+def load_teacher(
+    spec: str | Path,
+    *,
+    corpus_texts: Sequence[str] | None = None,
+    revision: str | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> Teacher:
+    """Load or fit a teacher.
+
+    Args:
+        spec: ``"stylometric"``: a profile fitted on ``corpus_texts``. A folder: a saved profile
+            or a SentenceTransformer. ``"embedded"``: the packaged MiniLM. Any other name: a
+            SentenceTransformer on the hub; one that begins with ``LUAR-`` (``rrivera1849/
+            LUAR-MUD``) is loaded as raw LUAR unless it says that it is a port to
+            sentence-transformers; ``luar:NAME`` loads NAME as raw LUAR.
+        corpus_texts: The texts that will be screened.
+        revision: Revision on the hub.
+        device: Device of a neural teacher.
+        trust_remote_code: Whether code from a model's repository may run; raw LUAR needs it.
+
+    Raises:
+        ObliqError: A profile is asked for without texts, a path does not exist, or the teacher
+            cannot be loaded as asked.
+    """
+    name = str(spec)
+    if name == StylometricProfile.name:
+        if corpus_texts is None:
+            raise ObliqError(
+                "the stylometric teacher is fitted on the texts it screens: pass corpus_texts, "
+                "or the folder of a saved profile"
+            )
+        return StylometricProfile.fit(corpus_texts)
+    folder = Path(spec)
+    if (folder / "profile.json").is_file():
+        return StylometricProfile.load(folder)
+    if not folder.is_dir() and (
+        folder.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1
+    ):
+        raise ObliqError(f"teacher {name}: no such folder")
+    raw = name.removeprefix("luar:")
+    if raw != name or (
+        name.rsplit("/", 1)[-1].startswith("LUAR-") and "sentence-transformers" not in name
+    ):
+        return LuarTeacher(
+            raw, trust_remote_code=trust_remote_code, revision=revision, device=device or "cpu"
+        )
+    return SentenceTransformerTeacher(
+        name, revision=revision, device=device, trust_remote_code=trust_remote_code
+    )
