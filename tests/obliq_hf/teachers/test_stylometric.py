@@ -9,9 +9,9 @@ import pytest
 
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.metrics import mean, per_query
-from obliq_hf.task_data import read_task_data
 from obliq_hf.search.dense import search
 from obliq_hf.search.runs import to_run
+from obliq_hf.task_data import read_task_data
 from obliq_hf.teachers import ProfileSettings, StylometricProfile, Teacher
 
 if TYPE_CHECKING:
