@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,10 +108,11 @@ def test_logprobs_are_read():
     Reply("down", status=500), Reply("bad gateway", status=502), Reply("slow", status=504),
     Reply(raw=b"<html>oops</html>"), Reply(raw=b"{}"), Reply(raw=b'{"choices": []}'),
     Reply(raw=b"[1]"), Reply(drop=True), Reply(text=None), Reply(text=""), Reply(text="  \n"),
-    Reply(text=None, reasoning="I think"), Reply(delay=0.5),
+    Reply(text=None, reasoning="I think"), Reply(delay=3.0),
 ])
 def test_three_failures_of_any_kind_then_success_make_four_attempts(fault):
-    answer, server = one(lambda b, n: fault if n < 3 else "good", timeout=0.15)
+    timeout = 0.5 if fault.delay else 30.0
+    answer, server = one(lambda b, n: fault if n < 3 else "good", timeout=timeout)
     assert (answer.text, answer.attempts, server.calls) == ("good", 4, 4)
 
 
@@ -121,12 +123,13 @@ def test_tokens_of_failed_attempts_are_counted():
 
 @pytest.mark.parametrize(("fault", "kind"), [
     (Reply("broken", status=500), "http-500"), (Reply(text=None), "empty"),
-    (Reply(raw=b"nonsense"), "malformed"), (Reply(delay=0.3), "timeout"),
+    (Reply(raw=b"nonsense"), "malformed"), (Reply(delay=3.0), "timeout"),
     (Reply(drop=True), "connection"),
 ])
 def test_a_request_that_keeps_failing_is_a_failed_answer_and_others_are_not_touched(fault, kind):
     with ScriptedServer(lambda b, n: fault if "t3" in prompt_of(b) else "good") as server, \
-            client_of(server, timeout=0.1) as client:
+            client_of(server, timeout=0.5 if fault.delay else 30,
+                      retry=replace(FAST, attempts=2)) as client:
         answers = client.complete_all(many(8))
     assert answers.pop("3").error_kind == kind
     assert {a.text for a in answers.values()} == {"good"}
