@@ -9,13 +9,30 @@ from typing import TYPE_CHECKING
 from obliq_hf.errors import ObliqError
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
+
     from training_recipes.sections import TrainingConfig
 
-__all__ = ["Precision", "check_devices"]
+__all__ = ["Precision", "check_devices", "process_state"]
 
 
 def _sharded() -> bool:
     return os.environ.get("ACCELERATE_USE_FSDP", "").lower() in {"1", "true"}
+
+
+def _cpu_asked_for() -> bool:
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true"}
+
+
+def process_state() -> PartialState:
+    """This process among all that train; the first call joins them.
+
+    Accelerate takes processes without accelerators for single ones unless it is told.
+    """
+    import torch
+    from accelerate import PartialState
+
+    return PartialState(cpu=_cpu_asked_for() or not torch.accelerator.is_available())
 
 
 def check_devices() -> None:
@@ -27,7 +44,7 @@ def check_devices() -> None:
     import torch
 
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true"}
+    on_cpu = _cpu_asked_for()
     if _sharded() and (on_cpu or devices == 0):
         raise ObliqError(
             "FSDP needs GPUs; without them Accelerate would silently run DDP. Use "
@@ -64,9 +81,8 @@ class Precision:
                 that are to be trained.
         """
         import torch
-        from accelerate import PartialState
 
-        device = PartialState().device
+        device = process_state().device
         able = device.type == "cuda" and torch.cuda.is_bf16_supported()
         if config.bf16 is True and not able:
             raise ObliqError("training.bf16: this device has no bfloat16; use auto or false")

@@ -7,6 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from obliq_hf.errors import ObliqError
+from training_recipes.devices import process_state
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
@@ -128,7 +131,19 @@ class TrainingSession:
         )
         if config.dropout is not None:
             set_dropout(model, config.dropout)
+        self._check_lengths(model)
         return model
+
+    def _check_lengths(self, model: ObliqSentenceTransformer) -> None:
+        """Refuse lengths of single tasks at which the prompt leaves no room for text."""
+        for name, length in self.lengths.items():
+            prompt = max(self.columns[name].values(), key=len)
+            taken = len(model.tokenizer(prompt)["input_ids"])
+            if length - taken < 8:
+                raise ObliqError(
+                    f"training.lengths: the prompt of {name!r} takes {taken} of {length} tokens "
+                    "and leaves no room for text"
+                )
 
     def run(
         self, model: ObliqSentenceTransformer, start: str | None
@@ -160,7 +175,6 @@ class TrainingSession:
         remove_checkpoints(self.checkpoints)
 
     def _arguments(self) -> Any:
-        from accelerate import PartialState
         from sentence_transformers.sentence_transformer.training_args import (
             SentenceTransformerTrainingArguments,
         )
@@ -176,7 +190,7 @@ class TrainingSession:
                 "metric_for_best_model": f"eval_{self.evaluator.primary_metric}",
                 "greater_is_better": True,
             }
-        state = PartialState()
+        state = process_state()
         return SentenceTransformerTrainingArguments(
             output_dir=str(self.checkpoints),
             num_train_epochs=1,
@@ -209,7 +223,6 @@ class TrainingSession:
         )
 
     def _loss(self, model: ObliqSentenceTransformer) -> Any:
-        from accelerate import PartialState
         from sentence_transformers.sentence_transformer.losses import (
             CachedMultipleNegativesRankingLoss,
             MultipleNegativesRankingLoss,
@@ -217,7 +230,7 @@ class TrainingSession:
 
         options: dict[str, Any] = {
             "scale": 1 / self.config.temperature,
-            "gather_across_devices": PartialState().num_processes > 1,
+            "gather_across_devices": process_state().num_processes > 1,
         }
         if self.config.loss == "cached":
             return CachedMultipleNegativesRankingLoss(
@@ -228,7 +241,12 @@ class TrainingSession:
     def _history(self, trainer: Any) -> dict[str, Any]:
         log = trainer.state.log_history
         losses = [
-            {key: entry[key] for key in ("step", "loss", "learning_rate") if key in entry}
+            {
+                "step": entry["step"],
+                "loss": entry["loss"],
+                "learning_rate": entry.get("learning_rate"),
+                "datasets": {k[5:]: v for k, v in entry.items() if k.startswith("loss/")},
+            }
             for entry in log
             if "loss" in entry
         ]

@@ -120,16 +120,15 @@ def train(
             model of another training is already there; the loss is not finite; or the saved
             model is not the trained one.
     """
-    from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
     from obliq_hf.prompts import prompts_for
-    from training_recipes.devices import Precision, check_devices
+    from training_recipes.devices import Precision, check_devices, process_state
     from training_recipes.output import probe_vectors, training_report, write_training
     from training_recipes.session import TrainingSession, dev_evaluator, progress_wanted
 
     check_devices()
-    process = PartialState()
+    process = process_state()
     precision = Precision.of(config)
     place = Path(out)
     tables = read_tables(mixture)
@@ -143,14 +142,15 @@ def train(
         "prompts": prompts,
         "dev": None if dev is None else [config.save_steps, *map(_dev_identity, dev.values())],
         "seed": seed,
-        "processes": process.num_processes,
     }
     fingerprint = content_hash(identity)
     finished = _finished(place, fingerprint, config)
     if finished is not None:
         return finished
     plan = plan_training(config, tables, seed=seed, world=process.num_processes)
-    checkpoints = place / "checkpoints" / fingerprint[:12]
+    # short batches, and so the course of training, can depend on the number of processes
+    course = content_hash(fingerprint, process.num_processes)[:12]
+    checkpoints = place / "checkpoints" / course
     found = [_checkpoint(checkpoints, resume) if process.is_main_process else None]
     start = broadcast_object_list(found)[0]
     started = time.perf_counter()

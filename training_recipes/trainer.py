@@ -185,6 +185,7 @@ class ObliqTrainer(SentenceTransformerTrainer):
         self._rows = PlannedRows(tables)
         self._plan = plan
         self._spare = spare
+        self._losses: dict[str, list[torch.Tensor]] = {}
         for callback in (PrinterCallback, ProgressCallback):  # they print
             self.remove_callback(callback)
 
@@ -193,6 +194,24 @@ class ObliqTrainer(SentenceTransformerTrainer):
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no automatic card."""
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of one batch; kept by dataset, whose losses are not comparable."""
+        name = inputs.get("dataset_name")
+        result = super().compute_loss(model, inputs, *args, **kwargs)
+        if name is not None and self.model.training:
+            loss = result[0] if isinstance(result, tuple) else result
+            self._losses.setdefault(name, []).append(loss.detach())
+        return result
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the mean loss of each dataset since the last log."""
+        if "loss" in logs and self._losses:
+            means = {name: torch.stack(losses).mean() for name, losses in self._losses.items()}
+            self._losses.clear()
+            for name, mean in means.items():  # in one order on all processes
+                logs[f"loss/{name}"] = float(self.accelerator.reduce(mean, reduction="mean"))
+        super().log(logs, start_time)
 
     def final_model(self) -> ObliqSentenceTransformer:
         """The trained model in evaluation mode; all processes must call this."""

@@ -64,20 +64,27 @@ def write_dataset(
     }  # fmt: skip
 
 
-@pytest.fixture
-def make_mixture(tmp_path: Path) -> Callable[..., Path]:
+@pytest.fixture(scope="session")
+def write_mixture() -> Callable[..., Path]:
     """Write a mixture folder from ``(name, kind, rows, negatives)`` entries."""
 
-    def make(
-        *datasets: tuple[str, str, int, int], task: str = "writing", name: str = "mixture"
-    ) -> Path:
-        folder = tmp_path / name
+    def write(folder: Path, *datasets: tuple[str, str, int, int], task: str = "writing") -> Path:
         folder.mkdir(parents=True)
         entries = [
-            write_dataset(folder, n, kind, rows, negatives, task=task, seed=number)
-            for number, (n, kind, rows, negatives) in enumerate(datasets)
+            write_dataset(folder, name, kind, rows, negatives, task=task, seed=number)
+            for number, (name, kind, rows, negatives) in enumerate(datasets)
         ]
         write_json(folder / "mixture.json", {"datasets": entries})
         return folder
+
+    return write
+
+
+@pytest.fixture
+def make_mixture(tmp_path: Path, write_mixture: Callable[..., Path]) -> Callable[..., Path]:
+    """The same in the test's own folder."""
+
+    def make(*datasets: tuple[str, str, int, int], name: str = "mixture") -> Path:
+        return write_mixture(tmp_path / name, *datasets)
 
     return make

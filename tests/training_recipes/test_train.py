@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,6 +223,11 @@ def test_the_result_is_reloaded_in_a_fresh_process_and_holds_no_training_text_or
     assert report["merge"]["max_difference"] < 1e-5
     assert report["recipe"] == "abc"
     assert report["parameters"]["trained"] < report["parameters"]["all"]
+    last = report["losses"][-1]
+    assert set(last["datasets"]) <= {"w-graph", "w-queries"}
+    assert last["loss"] == pytest.approx(
+        sum(last["datasets"].values()) / len(last["datasets"]), rel=0.5
+    )
     used = {d["name"]: (d["used"], d["dropped"]) for d in report["batches"]["datasets"]}
     assert used == {"w-graph": (40, 0), "w-queries": (40, 0)}
     files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
@@ -367,10 +376,11 @@ def test_lengths_of_single_tasks_cut_their_texts(
 
     monkeypatch.setattr(TaskCollator, "__call__", watch)
     run(replace(settings, max_steps=2), mixture, tmp_path / "a")
-    assert min(widths) > 12
+    assert min(widths) > 16
     widths.clear()
-    run(replace(settings, max_steps=2, lengths={"writing": 10}), mixture, tmp_path / "b")
-    assert set(widths) == {10}
+    config = replace(settings, max_steps=2, lengths={"writing": 16}, template="none")
+    run(config, mixture, tmp_path / "b")
+    assert set(widths) == {16}
 
 
 @pytest.mark.parametrize(
@@ -379,6 +389,7 @@ def test_lengths_of_single_tasks_cut_their_texts(
         ({"repeat": {"grap": 2}}, r"training.repeat: no dataset 'grap'.*'graph'"),
         ({"lengths": {"scene": 10}}, r"training.lengths: no task 'scene'.*writing"),
         ({"lengths": {"writing": 80}}, "above training.max_length 64"),
+        ({"lengths": {"writing": 50}}, "takes 49 of 50 tokens"),
         ({"bf16": True}, "training.bf16: this device"),
         ({"base_dtype": "bfloat16"}, "training.base_dtype"),
         ({"layers": 9}, "layers must be between 1 and 2"),
@@ -521,7 +532,7 @@ def test_the_command_trains_a_recipe_and_says_what_is_wrong(
     )
     assert train_main([str(recipe), "--learning_rate", "1e-3", "--max_steps=2"]) == 0
     said = capsys.readouterr().out
-    assert "w-graph: 24 rows x 1 in 2 batches" in said
+    assert "w-graph: 24 rows x 1 in 2 batches, 0 without a place" in said
     assert (tmp_path / "out" / "model" / "modules.json").is_file()
     report = json.loads((tmp_path / "out" / "training.json").read_text())
     assert report["settings"]["learning_rate"] == 1e-3
@@ -536,3 +547,34 @@ def _here(folder: Path, prompts: list[str]) -> np.ndarray:
 
     model = SentenceTransformer(str(folder), device="cpu")
     return np.concatenate([model.encode(list(PROBES), prompt_name=name) for name in prompts])
+
+
+@pytest.mark.slow
+def test_it_survives_kill_dash_nine(
+    settings: TrainingConfig, make_mixture: Callable[..., Path], tmp_path: Path
+) -> None:
+    make_mixture(("w-graph", "graph", 400, 1), name="out/mixture")
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
+        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64, save_steps: 3,"
+        " dropout: 0.1}\n"
+    )
+    command = [sys.executable, "-m", "training_recipes.train", str(recipe)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        while not any((tmp_path / "out" / "checkpoints").glob("*/checkpoint-*/complete.json")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    assert not (tmp_path / "out" / "model").exists()
+    assert train_main([str(recipe)]) == 0
+    report = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert report["resumed_from"] >= 3
+    straight = tmp_path / "straight"
+    mixture = ["--mixture", str(tmp_path / "out" / "mixture")]
+    assert train_main([str(recipe), *mixture, "--out", str(straight)]) == 0
+    assert same(weights(tmp_path / "out" / "model"), weights(straight / "model"))
