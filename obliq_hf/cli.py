@@ -100,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ObliqError as error:
         print(f"obliq {name}: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"obliq {name}: {error}; finished parts are kept", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"obliq {name}: interrupted; finished parts are kept", file=sys.stderr)
         return 130

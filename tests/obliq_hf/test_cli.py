@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 import time
@@ -39,6 +40,30 @@ def test_a_deliberate_error_is_one_line_without_a_traceback(monkeypatch, capsys)
     monkeypatch.setitem(cli.COMMANDS, "broken", ("obliq_test_commands:broken", "fails"))
     assert cli.main(["broken"]) == 1
     assert capsys.readouterr().err == "obliq broken: row 3 of corpus.jsonl has no text\n"
+
+
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing_half_written(tmp_path):
+    source = tmp_path / "source.jsonl"
+    rows = [json.dumps({"_id": f"d{i}", "text": "word " * 400}) for i in range(400)]
+    source.write_text("\n".join(rows), encoding="utf-8")
+    code = (
+        "import resource, signal, sys; from obliq_hf.cli import main;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "corpus", "jsonl", str(source), "--out", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["source.jsonl"]
 
 
 def test_importing_the_library_is_fast_and_loads_neither_torch_nor_mteb():
