@@ -28,8 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mixture": ("dataset_builders.cli:mixture", "join queries, graph pairs and negatives"),
     "train": ("training_recipes.cli:train", "train a retriever on a mixture"),
     "evaluate": ("eval_mteb.cli:evaluate", "score models and baselines under MTEB"),
+    "rerank": ("eval_mteb.rerank_cli:app", "rerank a run; choose a policy on development data"),
     "compare": ("eval_mteb.cli:compare", "compare two evaluations query by query"),
     "report": ("eval_mteb.cli:report", "write tables and figures of a run"),
+    "publish": ("model_cards.cli:publish", "publish datasets and models to a Hub or a folder"),
 }
 """Command -> (``module:attribute`` of a function or Typer app, one line of help)."""
 
