@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from eval_mteb.figures import metric_label
+from eval_mteb.report_provenance import graph_section, training_section
 from eval_mteb.report_tables import (
     differences_of,
     label,
@@ -12,7 +13,6 @@ from eval_mteb.report_tables import (
     score_rows,
     signed,
     signed_span,
-    span,
     table,
 )
 from obliq_hf.statistics import FEW_QUERIES
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["markdown", "usage_lines"]
-
-_SETTINGS = {
-    "base": "base",
-    "layers": "first layers kept",
-    "template": "prompt template",
-    "max_length": "longest input, tokens",
-    "lora": "LoRA",
-    "loss": "loss",
-    "temperature": "temperature",
-    "learning_rate": "learning rate",
-    "batch_size": "batch size",
-}
 
 
 def _clear(interval: Sequence[float]) -> bool:
@@ -153,130 +141,6 @@ def _searched(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-_OVER = {
-    "searched": "Built over the searched corpus itself, as in the paper: the student has seen the "
-    "documents it searches, though no query and no judgment.",
-    "other": "Built over other texts than those searched: none of the documents searched was in "
-    "the graph.",
-    "named": "Built over a corpus that the recipe names, not over the one searched.",
-}
-
-
-def _graph(report: dict[str, Any]) -> list[str]:
-    graph, purity = report.get("graph"), report.get("purity")
-    if not graph and not purity:
-        return []
-    lines = ["## The graph", ""]
-    if isinstance(graph, dict):
-        if graph.get("corpus") in _OVER:
-            lines += [_OVER[graph["corpus"]], ""]
-        facts = [
-            [key.replace("_", " "), _plain(value)]
-            for key, value in graph.items()
-            if isinstance(value, str | int | float | bool) and "fingerprint" not in key
-        ]
-        if facts:
-            lines += [table(["setting", "value"], facts, left=2), ""]
-    if isinstance(purity, dict):
-        lines += _purity(purity, "all edges")
-        dose = report.get("dose_purity")
-        if isinstance(dose, dict):
-            lines += _purity({**dose, "verdict": None}, "the edges trained on")
-    lines += _audit(report.get("audit"))
-    return lines
-
-
-def _purity(purity: dict[str, Any], which: str) -> list[str]:
-    lines = []
-    if purity.get("at"):
-        rows = [
-            [
-                str(row["k"]),
-                f"{row['edges']:,}",
-                _with_span(row["purity"], row.get("ci95")),
-                number(row["random_rate"]),
-                "–" if row.get("lift") is None else f"{row['lift']:.1f}",
-                "–"
-                if not row.get("lift_ci95")
-                else f"[{row['lift_ci95'][0]:.1f}, {row['lift_ci95'][1]:.1f}]",
-            ]
-            for row in purity["at"]
-        ]
-        lines += [
-            f"Share of {which} whose two ends have the same {purity.get('label')}, by rank:",
-            "",
-            table(["rank ≤", "edges", "purity", "by chance", "lift", "95 % interval"], rows),
-            "",
-        ]
-    if purity.get("verdict"):
-        lines += [str(purity["verdict"]), ""]
-    return lines
-
-
-def _with_span(value: float | None, interval: Sequence[float] | None) -> str:
-    if value is None:
-        return "–"
-    return f"{number(value)} {span(interval)}" if interval else number(value)
-
-
-def _audit(audit: Any) -> list[str]:
-    columns = audit.get("columns") if isinstance(audit, dict) else None
-    if not columns:
-        return []
-    rows = [
-        [
-            row["column"],
-            _with_span(row.get("share"), row.get("share_ci95")),
-            _with_span(row.get("random_rate"), None),
-            "–" if row.get("ratio") is None else f"{row['ratio']:.1f}",
-            row.get("note") or "",
-        ]
-        for row in columns
-    ]
-    return [
-        "What else the ends of an edge share, for every metadata column:",
-        "",
-        table(["column", "same value", "by chance", "ratio", "note"], rows),
-        "",
-    ]
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _training(report: dict[str, Any]) -> list[str]:
-    facts = report.get("training")
-    if not isinstance(facts, dict):
-        return []
-    settings: dict[str, Any] = facts.get("settings") or {}
-    rows = [
-        [label, _plain(settings[key])]
-        for key, label in _SETTINGS.items()
-        if settings.get(key) is not None
-    ]
-    base = facts.get("base")
-    if isinstance(base, dict) and base.get("id"):
-        rows.insert(0, ["base on the Hub", str(base["id"])])
-    for dataset in (facts.get("batches") or {}).get("datasets", []):
-        shown = {
-            k.replace("_", " "): v
-            for k, v in dataset.items()
-            if isinstance(v, int | float) and not isinstance(v, bool)
-        }
-        rows.append([f"rows of {dataset.get('name')}", _plain(shown)])
-    for key in ("steps", "parameters", "merge", "reloaded", "device", "seconds"):
-        if facts.get(key) is not None:
-            rows.append([key, _plain(facts[key])])
-    return ["## Training", "", table(["", ""], rows, left=2), ""] if rows else []
-
-
 def _examples(report: dict[str, Any]) -> list[str]:
     if not any(report["examples"].values()):
         return []
@@ -321,15 +185,16 @@ def _published(report: dict[str, Any]) -> list[str]:
             f"### {task}, {info['judgments']} judgments",
             "",
             table(
-                ["published system", "nDCG@10", "source"],
+                ["published system", "source", "nDCG@10"],
                 [
                     [
                         f"{row.system} (ceiling)" if row.ceiling else row.system,
-                        row.text(info["name"], info["judgments"]),
                         row.source + (f"; {row.note}" if row.note else ""),
+                        row.text(info["name"], info["judgments"]),
                     ]
                     for row in rows
                 ],
+                left=2,
             ),
             "",
         ]
@@ -387,14 +252,53 @@ def _analysis(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _costs(report: dict[str, Any]) -> list[str]:
+    rows = []
+    for task, systems in report["costs"].items():
+        for name, cost in systems.items():
+            if not cost:
+                continue
+            seconds = cost.get("seconds", {})
+            each = cost.get("milliseconds_per_query", {})
+            encoded = seconds.get("encode documents")
+            known = cost.get("document_vectors_reused")
+            llm = cost.get("llm") or {}
+            tokens = llm.get("prompt_tokens", 0) + llm.get("completion_tokens", 0)
+            rows.append(
+                [
+                    task,
+                    label(name),
+                    "found" if known else "–" if encoded is None else f"{encoded:,.1f}",
+                    *[
+                        f"{each[k]:,.1f}" if k in each else "–"
+                        for k in ("encode queries", "search")
+                    ],
+                    f"{llm['calls']:,}" if llm.get("calls") else "–",
+                    f"{tokens:,}" if tokens else "–",
+                ]
+            )
+    if not rows:
+        return []
+    head = ["task", "system", "documents encoded, s", "query encoded, ms", "search, ms per query"]
+    return [
+        "## Cost",
+        "",
+        table([*head, "calls", "tokens"], rows, left=2),
+        "",
+        "`found`: the vectors were there from another task or prompt of the same model.",
+        "",
+    ]
+
+
 def _usage(report: dict[str, Any]) -> list[str]:
     if not report.get("checkpoint"):
         return []
     names = list(dict.fromkeys(info["name"] for info in report["tasks"].values()))
+    prompts = " or ".join(f"`{name}`" for name in names)
     return [
         "## Using the checkpoint",
         "",
-        "Plain sentence-transformers, run from this folder:",
+        f"Plain sentence-transformers, run from this folder; `prompt_name` is {prompts}:",
         "",
         "```python",
         *usage_lines(report["checkpoint"], names),
@@ -405,12 +309,11 @@ def _usage(report: dict[str, Any]) -> list[str]:
 
 def usage_lines(checkpoint: str, tasks: Sequence[str]) -> list[str]:
     """Three lines of code that use a checkpoint with plain sentence-transformers."""
-    prompts = " or ".join(f'"{name}"' for name in tasks)
+    queries = f'model.encode_query(texts, prompt_name="{tasks[0]}")'
     return [
         "from sentence_transformers import SentenceTransformer",
         f'model = SentenceTransformer("{checkpoint}")',
-        f'scores = model.similarity(model.encode_query(texts, prompt_name="{tasks[0]}"), '
-        f"model.encode_document(passages))  # prompt_name: {prompts}",
+        f"scores = model.similarity({queries}, model.encode_document(passages))",
     ]
 
 
@@ -459,6 +362,8 @@ def markdown(report: dict[str, Any]) -> str:
         if name in figures:
             lines += [f"![{title}]({figures[name]})", ""]
     lines += _published(report) + _analysis(report)
-    lines += _searched(report) + _graph(report) + _training(report) + _examples(report)
-    lines += _usage(report) + _method(report)
+    lines += (
+        _searched(report) + graph_section(report) + training_section(report) + _examples(report)
+    )
+    lines += _costs(report) + _usage(report) + _method(report)
     return "\n".join(lines).rstrip() + "\n"

@@ -31,7 +31,8 @@ def number(value: float) -> str:
 
 def signed(value: float) -> str:
     """A difference with its sign."""
-    return ("+" if value >= 0 else "−") + f"{abs(value):.3f}".removeprefix("0")
+    shown = round(value, 3) + 0.0
+    return ("+" if shown >= 0 else "−") + f"{abs(shown):.3f}".removeprefix("0")
 
 
 def span(interval: Sequence[float]) -> str:

@@ -310,5 +310,37 @@ def test_published_rows_stand_beside_a_benchmark_tasks_own_marked_as_such(run):
     text = (run / "report.md").read_text(encoding="utf-8")
     assert "Published, not measured here" in text
     assert "cannot be compared" in text
-    assert "| BM25 | .077 | arXiv 2605.06235 |" in text
+    assert "| BM25 | arXiv 2605.06235 | .077 |" in text
     assert all("GPT-5.2 multi-hop" not in s for s in report["systems"]["writing"])
+
+
+def test_what_rounds_to_nothing_has_no_minus_sign():
+    from eval_mteb.report_tables import signed
+
+    assert [signed(v) for v in (-0.0004, 0.0, -0.0006, 1.0)] == [
+        "+.000",
+        "+.000",
+        "−.001",
+        "+1.000",
+    ]
+
+
+def test_costs_say_what_a_query_takes(tmp_path, folder, writing, tiny_model_dir):
+    from eval_mteb.evaluation import evaluate_folder
+
+    run = tmp_path / "run"
+    evaluate_folder(
+        folder,
+        [writing],
+        run / "eval",
+        systems=["bm25", "base"],
+        base=tiny_model_dir,
+        show_progress=False,
+    )
+    write_report(run, resamples=50, figures=False)
+    lines = (run / "report.md").read_text(encoding="utf-8").split("## Cost")[1].splitlines()
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if line.startswith("| wr")]
+    by_name = {row[1]: row[2:] for row in rows}
+    assert by_name["BM25"][0] == "–"
+    assert by_name["base-prompt"][0] == "found"
+    assert float(by_name["base-plain"][2]) >= 0
