@@ -75,6 +75,7 @@ class EmbeddedClient(EngineClient):
 
     def build(self) -> None:
         """Load tokenizer and weights."""
+        import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging as transformers_logging
 
@@ -87,7 +88,8 @@ class EmbeddedClient(EngineClient):
         transformers_logging.disable_progress_bar()
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(str(self._folder), **options)
-            model = AutoModelForCausalLM.from_pretrained(str(self._folder), **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                str(self._folder), dtype=torch.float32, **options)
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()
@@ -96,7 +98,7 @@ class EmbeddedClient(EngineClient):
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._tokenizer.padding_side = "left"
-        self._model = model.float().eval()
+        self._model = model.eval()
 
     def release(self) -> None:
         """Drop tokenizer and weights."""

@@ -10,6 +10,9 @@ from llm_server import prompt_of
 from obliq_hf.errors import ObliqError
 from obliq_hf.llm import BatchPending, CachedClient, ChatRequest, EndpointClient, run_flows
 from obliq_hf.llm.batch_files import BatchFileClient
+from obliq_hf.llm.scripted import ScriptedClient
+from obliq_hf.reranking import Candidate, Pool, TourRank, rerank
+from obliq_hf.tasks import load_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,3 +173,30 @@ def test_batch_files_and_a_server_share_their_cache(tmp_path: Path):
 def test_an_unknown_way_to_enforce_a_schema_is_refused(tmp_path: Path):
     with pytest.raises(ObliqError, match="response_format"):
         BatchFileClient(tmp_path, model="m", structured="guided")
+
+
+def test_a_tournament_runs_through_batch_files_stage_by_stage(tmp_path: Path):
+    pools = [Pool(f"q{i}", f"query {i}", tuple(
+        Candidate(f"d{n}", f"text {n} of {i}") for n in range(30))) for i in range(3)]
+    inner = ScriptedClient(lambda request: "[2] > [1] > [3] > [4] > [5] > [6] > [7] > [8]")
+    expected = rerank(TourRank(rounds=2), pools, load_task("math"), client=inner)
+
+    def run():
+        client = CachedClient(BatchFileClient(tmp_path / "b", model="m"), tmp_path / "c.sqlite")
+        return rerank(TourRank(rounds=2), pools, load_task("math"), client=client)
+
+    files = 0
+    while True:
+        try:
+            result = run()
+            break
+        except BatchPending:
+            files += 1
+            asked = requests_in(tmp_path / "b" / f"requests-{files:04d}.jsonl")
+            (tmp_path / "b" / f"answers-{files:04d}.jsonl").write_text("".join(
+                answer_line(r["custom_id"],
+                            completion("[2] > [1] > [3] > [4] > [5] > [6] > [7] > [8]"))
+                for r in reversed(asked)))
+    assert files > 1
+    assert result.orders == expected.orders
+    assert result.tally.requests == expected.tally.requests
