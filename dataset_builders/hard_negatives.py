@@ -154,6 +154,8 @@ class _Miner:
                 query.head.append(text)
             elif text in query.taken:
                 query.skipped["same text as another negative"] += 1
+            elif text in query.head:
+                query.skipped["same text as one ranked before the window"] += 1
             elif self.resembles(query, text):
                 query.skipped["near duplicate of the query or of a positive"] += 1
             else:

@@ -135,6 +135,17 @@ def test_ten_paraphrases_of_the_positive_are_skipped_and_counted() -> None:
     assert set(kept.ids[0]) <= {f"d{i}" for i in range(1, 11)}
 
 
+def test_a_copy_of_a_text_ranked_before_the_window_is_no_negative() -> None:
+    texts = list(harbour(12).texts)
+    texts.append(texts[1])
+    corpus = corpus_of(texts)
+    order = [corpus.ids[r] for r in BM25Index(texts).search(["harbour"], 4)[0].rows]
+    assert order[1:3] == ["d1", "d12"]
+    mined = mine_one(corpus, n=1, first_rank=2)
+    assert mined.ids == [[order[3]]]
+    assert mined.report.skipped["same text as one ranked before the window"] == 1
+
+
 def test_shortage_is_counted_per_query_and_adds_up() -> None:
     texts = ["harbour " + " ".join(FILLER[10 * i : 10 * i + 10]) for i in range(12)]
     texts += [f"meadow {w}" for w in FILLER[200:203]]
