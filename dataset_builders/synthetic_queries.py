@@ -13,7 +13,7 @@ The folder that is written holds
 `train.parquet`         anchor, positive, negative_1.., ids: `load_dataset("parquet", ...)` reads it
 `failed.jsonl`          documents without a query and why; with the queries they are all that were
                         asked
-`queries.json`          task, prompts, model, sampling, counts, tokens; no clock, no path
+`queries.json`          task, prompts, model, sampling, counts, tokens, leakage; no clock, no path
 `report.json`           diagnostics (:mod:`dataset_builders.diagnostics.query_report`)
 ======================  ===========================================================================
 
@@ -29,7 +29,7 @@ from array import array
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,12 +37,12 @@ from dataset_builders.lenses import load_lens
 from dataset_builders.near_duplicates import same_text_rows
 from dataset_builders.query_checks import RARE_IDF, CorpusWords, Problem, QueryChecker
 from dataset_builders.query_copies import find_copies
+from dataset_builders.query_dataset import NegativeSettings, read_synthetic, write_query_folder
 from dataset_builders.query_flow import Outcome, QueryWriter, Sampling
 from obliq_hf import __version__
 from obliq_hf.errors import DataError
-from obliq_hf.files import read_json, write_json, write_jsonl
+from obliq_hf.files import write_json
 from obliq_hf.llm import run_flows
-from obliq_hf.records import Queries, write_qrels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -56,21 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["NegativeSettings", "SynthesisReport", "read_synthetic", "sample_rows", "synthesize"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class NegativeSettings:
-    """The BM25 negatives of every query.
-
-    Args:
-        count: Negatives a query; 0 mines none.
-        first_rank: First rank taken among the admissible documents.
-        last_rank: Last rank taken.
-    """
-
-    count: int = 4
-    first_rank: int = 10
-    last_rank: int = 100
 
 
 @dataclass
@@ -246,7 +231,9 @@ def synthesize(
             "sampling": asdict(sampling), "sample": sample, "seed": seed, "rare_idf": rare_idf,
             "negatives": asdict(negatives or NegativeSettings()), "counts": asdict(report),
         }
-        _write(Path(out), task, corpus, spool, info, negatives or NegativeSettings(), progress)
+        write_query_folder(
+            Path(out), task, corpus, spool, info, negatives or NegativeSettings(),
+            progress=progress)
     finally:
         spool.close()
     logger.info("%s", report.summary())
@@ -254,7 +241,10 @@ def synthesize(
         raise DataError(f"{out}: {report.summary()}; failed.jsonl has the reason for each")
     from dataset_builders.diagnostics.query_report import report_on
 
-    report_on(out, corpus=corpus, official=official, words=checker.words)
+    measured = report_on(out, corpus=corpus, official=official, words=checker.words)["leakage"]
+    found = measured.pop("self_retrieval")
+    info["leakage"] = {**measured, **{f"bm25_{name}": value for name, value in found.items()}}
+    write_json(Path(out) / "queries.json", info)
     return report
 
 
@@ -306,106 +296,3 @@ def _count(spool: _Spool, left_out: dict[str, int], rewritten: int) -> Synthesis
     report.failed, report.problems, report.calls = (
         dict(sorted(c.items())) for c in (failed, problems, calls))
     return report
-
-
-def _write(
-    out: Path, task: ObliqTask, corpus: Corpus, spool: _Spool, info: dict[str, Any],
-    negatives: NegativeSettings, progress: bool,
-) -> None:
-    """The folder's files, the smallest last: `queries.json` is there only if all others are."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "queries.json").unlink(missing_ok=True)
-
-    def id_of(outcome: Outcome) -> str:
-        return f"{task.name}-{corpus.ids[outcome.row]}"
-
-    write_jsonl(out / "failed.jsonl", (
-        {"doc_id": corpus.ids[o.row], "reason": o.reason, "detail": o.detail, "calls": o.calls,
-         "problems": o.problems}
-        for o in spool if o.query is None))
-    write_jsonl(out / "queries.jsonl", (
-        {"_id": id_of(o), "text": o.query, "doc_id": corpus.ids[o.row], "metadata": {
-            "task": task.name, "lens": info["lens"]["name"], "stage_a": o.stage_a,
-            "calls": sum(o.calls.values())}}
-        for o in spool if o.query is not None))
-    found = [(id_of(o), o.row, o.query or "") for o in spool if o.query is not None]
-    write_qrels(out / "qrels" / "train.tsv", {i: {corpus.ids[row]: 1} for i, row, _ in found})
-    if found:
-        info["mining"] = _write_training(out, task, corpus, found, negatives, progress)
-    write_json(out / "queries.json", info)
-
-
-def _write_training(
-    out: Path, task: ObliqTask, corpus: Corpus, found: list[tuple[str, int, str]],
-    negatives: NegativeSettings, progress: bool,
-) -> dict[str, Any]:
-    from dataset_builders.hard_negatives import mine
-    from dataset_builders.mined_negatives import write_negatives
-
-    ids = [i for i, _, _ in found]
-    positives = [[corpus.ids[row]] for _, row, _ in found]
-    mined = mine(
-        [text for _, _, text in found], positives, corpus, n=negatives.count,
-        first_rank=negatives.first_rank, last_rank=negatives.last_rank, show_progress=progress)
-    write_negatives(out / "negatives.jsonl", ids, positives, mined)
-    from dataset_builders.training_rows import query_rows
-
-    queries = Queries(ids, [text for _, _, text in found])
-    rows = query_rows(
-        queries, {i: {p[0]: 1} for i, p in zip(ids, positives, strict=True)}, corpus,
-        task=task.name, negatives=mined if negatives.count else None)
-    write_training_rows(out / "train.parquet", rows, negatives.count)
-    return mined.report.to_dict()
-
-
-def write_training_rows(path: Path, rows: Any, negatives: int) -> None:
-    """Write training rows as parquet with :func:`obliq_hf.records.train_features`.
-
-    Args:
-        path: The file.
-        rows: :class:`dataset_builders.training_rows.TrainingRows`.
-        negatives: Columns `negative_1 ..`; shorter rows have null in the last ones.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from obliq_hf.files import atomic_path
-    from obliq_hf.records import train_features
-
-    schema = train_features(negatives).arrow_schema
-    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-        for start in range(0, len(rows), 5000):
-            part = slice(start, start + 5000)
-            texts = [[*row, *[None] * negatives][:negatives] for row in rows.negatives[part]]
-            columns = {
-                "anchor": rows.anchors[part], "positive": rows.positives[part],
-                **{f"negative_{n + 1}": [row[n] for row in texts] for n in range(negatives)},
-                "anchor_id": rows.anchor_ids[part], "positive_id": rows.positive_ids[part],
-                "negative_ids": rows.negative_ids[part],
-                "anchor_group": rows.anchor_groups[part],
-                "positive_group": rows.positive_groups[part],
-                "blocked_ids": rows.blocked_ids[part],
-            }
-            writer.write_table(pa.table(columns, schema=schema))
-
-
-def read_synthetic(folder: str | Path) -> tuple[Queries, dict[str, dict[str, int]], dict[str, Any]]:
-    """Read a folder that :func:`synthesize` wrote.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The queries, their judgments (query id -> document id -> 1), and `queries.json`.
-
-    Raises:
-        DataError: The folder is not complete.
-    """
-    from obliq_hf.records import read_qrels, read_queries
-
-    root = Path(folder)
-    if not (root / "queries.json").is_file():
-        raise DataError(
-            f"{root}: no queries.json; 'obliq queries synthesize' writes it when it has finished")
-    info = read_json(root / "queries.json")
-    return read_queries(root / "queries.jsonl"), read_qrels(root / "qrels" / "train.tsv"), info

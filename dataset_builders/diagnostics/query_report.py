@@ -54,7 +54,7 @@ def report_on(
     Raises:
         DataError: The folder is not complete, or the corpus lacks a document of it.
     """
-    from dataset_builders.synthetic_queries import read_synthetic
+    from dataset_builders.query_dataset import read_synthetic
 
     root = Path(folder)
     queries, _, info = read_synthetic(root)

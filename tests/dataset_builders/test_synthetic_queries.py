@@ -414,12 +414,12 @@ def test_after_a_kill_no_answered_call_is_repeated_and_the_result_is_the_same(tm
             time.sleep(0.002)
         os.kill(worker.pid, signal.SIGKILL)
         worker.join()
-        time.sleep(0.05)
+        time.sleep(0.3)
         before = server.calls
         from obliq_hf.llm import AnswerCache
 
         stored = len(AnswerCache(tmp_path / "killed" / "c.sqlite"))
-        assert 30 <= stored < 120
+        assert 0 < stored < 120
         _synthesize_until_killed(server.url, tmp_path / "killed", 60)
         assert server.calls - before == 120 - stored
         _synthesize_until_killed(server.url, tmp_path / "whole", 60)
@@ -544,6 +544,8 @@ def test_the_commands_work_against_a_server_and_report_what_they_did(tmp_path: P
     text = (tmp_path / "q" / "report.md").read_text(encoding="utf-8")
     assert "entity leakage" in text
     assert "On day" not in text
+    info = json.loads((tmp_path / "q" / "queries.json").read_text(encoding="utf-8"))
+    assert info["leakage"]["entity_leakage"] == report["leakage"]["entity_leakage"]
     assert main(["queries", "report", str(tmp_path / "q"), "--no-figures"]) == 0
 
 
