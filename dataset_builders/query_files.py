@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dataset_builders.near_duplicates import text_key
 from obliq_hf.errors import DataError
 from obliq_hf.files import content_hash, iter_jsonl
-from obliq_hf.records import Qrels, Queries, clean_id, clean_text
+from obliq_hf.records import Qrels, Queries, clean_id, clean_metadata, clean_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,8 @@ def read_training_queries(path: str | Path, *, split: str | None = None) -> tupl
         if texts.setdefault(query, text) != text:
             raise DataError(f"{where}: query id {query!r} stands for two different texts")
         used = {text_name, id_name, one, many}
-        metadata.setdefault(query, {k: v for k, v in row.items() if k not in used})
+        rest = {k: v for k, v in row.items() if k not in used}
+        metadata.setdefault(query, clean_metadata(rest))
         qrels.setdefault(query, {}).update(dict.fromkeys(documents, 1))
     if not texts:
         raise DataError(f"{path}: no queries" + (f" of split {split!r}" if split else ""))

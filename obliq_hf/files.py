@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -116,19 +117,55 @@ def iter_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path}: is a folder, not a file") from None
 
 
+class _NotFinite(Exception):
+    """A number that JSON does not have."""
+
+
+def _refuse(constant: str) -> float:
+    raise _NotFinite(constant)
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise _NotFinite(number)
+    return value
+
+
+def _not_finite(value: Any, name: str = "") -> str | None:
+    """The field, such as ``metadata.year``, of the first number that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return name
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    inner = (_not_finite(item, f"{name}.{key}" if name else str(key)) for key, item in items)
+    return next((found for found in inner if found is not None), None)
+
+
 def iter_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield ``(line number, object)`` of a JSON-lines file, skipping blank lines.
 
     Raises:
-        DataError: A line is not a JSON object; the message names file and line.
+        DataError: A line is not a JSON object, or holds NaN or an infinity; the message names
+            file, line and field.
     """
     for number, line in iter_lines(path):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=_refuse, parse_float=_finite)
         except json.JSONDecodeError as error:
             raise DataError(f"{path}:{number}: not JSON: {error}") from error
+        except _NotFinite as error:
+            name = _not_finite(json.loads(line))
+            raise DataError(
+                f"{path}:{number}{f' field {name!r}' if name else ''} is {error}, no number of "
+                "JSON (some programs write NaN for a missing value); write null or leave the "
+                "field out"
+            ) from None
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: a JSON object is needed, not {type(row).__name__}")
         yield number, row
@@ -215,7 +252,9 @@ def hash_files(folder: str | Path, *, ignore: Iterable[str] = ()) -> str:
     """
     root = Path(folder)
     skipped = set(ignore)
-    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+    # by the characters of the relative names: paths themselves sort without case on Windows
+    files = [root] if root.is_file() else [p for p in root.rglob("*") if p.is_file()]
+    files.sort(key=lambda file: file.relative_to(root).as_posix())
     digest = hashlib.sha256()
     for file in files:
         if file.name in skipped:

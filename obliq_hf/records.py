@@ -41,6 +41,7 @@ __all__ = [
     "Corpus",
     "Qrels",
     "Queries",
+    "clean_metadata",
     "clean_text",
     "edge_features",
     "iter_documents",
@@ -187,6 +188,24 @@ def clean_text(value: object, where: str) -> str:
     return _UNSAFE.sub("�", value) if _UNSAFE.search(value) else value
 
 
+def clean_metadata(value: Any) -> Any:
+    """A value of JSON with every string in it, also every key, made encodable as a text is.
+
+    Args:
+        value: The value of a metadata field, or an object of fields.
+
+    Returns:
+        The value, with NUL and lone surrogates replaced by U+FFFD.
+    """
+    if isinstance(value, str):
+        return _UNSAFE.sub("\ufffd", value) if _UNSAFE.search(value) else value
+    if isinstance(value, list):
+        return [clean_metadata(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_metadata(key): clean_metadata(item) for key, item in value.items()}
+    return value
+
+
 def clean_id(value: object, where: str) -> str:
     """Check an id from outside: a non-empty string without tab, line break or NUL.
 
@@ -254,7 +273,7 @@ def iter_documents(path: str | Path, *, group_field: str | None = None) -> Itera
         if not isinstance(metadata, dict):
             raise DataError(f"{where} field 'metadata' must be an object, not {metadata!r:.60}")
         known = {"_id", "id", "text", "title", "metadata"}
-        metadata = {**{k: v for k, v in row.items() if k not in known}, **metadata}
+        metadata = clean_metadata({**{k: v for k, v in row.items() if k not in known}, **metadata})
         name = group_field or "group"
         if group_field and group_field not in metadata:
             raise DataError(f"{where} has no field {group_field!r}{nearest(group_field, metadata)}")
@@ -368,7 +387,8 @@ def read_queries(path: str | Path) -> Queries:
         seen[identifier] = len(ids)
         ids.append(identifier)
         texts.append(text)
-        metadata.append({**{k: v for k, v in row.items() if k not in known}, **extra})
+        rest = {k: v for k, v in row.items() if k not in known}
+        metadata.append(clean_metadata({**rest, **extra}))
     if not ids:
         raise DataError(f"{path}: holds no queries")
     return Queries(ids, texts, metadata)

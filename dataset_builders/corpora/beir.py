@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dataset_builders.corpora.layout import TaskFiles, write_folder
 from obliq_hf.errors import DataError, nearest
 from obliq_hf.files import hash_files, iter_jsonl, safe_name
-from obliq_hf.records import Corpus, Qrels, Queries, read_corpus
+from obliq_hf.records import Corpus, Qrels, Queries, clean_metadata, read_corpus
 from obliq_hf.task_data import available_splits, available_tasks, read_task_data
 
 if TYPE_CHECKING:
@@ -124,7 +124,12 @@ def _read_metadata(path: str | Path) -> dict[str, dict[str, Any]]:
             raise DataError(f"{path}:{number} field '_id' must be a string, not {identifier!r:.60}")
         known = {"_id", "id", "text", "title", "metadata"}
         nested = row.get("metadata") or {}
-        rows[identifier] = {**{k: v for k, v in row.items() if k not in known}, **nested}
+        if not isinstance(nested, dict):
+            raise DataError(
+                f"{path}:{number} field 'metadata' must be an object, not {nested!r:.60}"
+            )
+        rest = {k: v for k, v in row.items() if k not in known}
+        rows[identifier] = clean_metadata({**rest, **nested})
     if not rows:
         raise DataError(f"{path}: holds no rows")
     return rows

@@ -10,7 +10,14 @@ from dataset_builders.corpora.label_task import same_label_task, split_labels
 from dataset_builders.corpora.layout import TaskFiles, write_folder
 from obliq_hf.errors import DataError, nearest
 from obliq_hf.files import hash_files, iter_jsonl, safe_name
-from obliq_hf.records import Corpus, clean_id, clean_text, read_qrels, read_queries
+from obliq_hf.records import (
+    Corpus,
+    clean_id,
+    clean_metadata,
+    clean_text,
+    read_qrels,
+    read_queries,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +102,7 @@ def read_rows(
         titles.append(title)
         groups.append(_group(row[group_field], at, group_field) if group_field else None)
         used = {id_field, text_field, title_field}
-        rows.append({k: v for k, v in row.items() if k not in used})
+        rows.append(clean_metadata({k: v for k, v in row.items() if k not in used}))
     if not ids:
         asked = f" with {dict(where)}" if where else ""
         raise DataError(f"{path}: the corpus holds no documents{asked}")
@@ -109,7 +116,7 @@ def read_rows(
 def _group(value: object, at: str, field: str) -> str:
     if value is None or isinstance(value, dict | list) or not str(value).strip():
         raise DataError(f"{at} field {field!r} must name a source, not {value!r:.60}")
-    return str(value)
+    return clean_text(str(value), at)
 
 
 def build(

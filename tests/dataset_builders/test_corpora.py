@@ -53,9 +53,11 @@ def test_a_beir_folder_keeps_ids_texts_and_judgments(beir_folder: Path, tmp_path
     beir.build(out, beir_folder, name="lookup")
     data = read_task_data(out, task="lookup", split="dev")
     assert data.corpus.ids == ["0012", "NA"]
-    assert data.qrels == {"1e5": {"0012": 1}}
+    assert data.qrels == {"1e5": {"0012": 1, "gone": 1}}
     record = json.loads((out / "corpus.json").read_text(encoding="utf-8"))
-    assert record["dropped"] == {"source dev: gold judgments of documents not in the corpus": 1}
+    assert record["dropped"] == {
+        "source dev: gold judgments of documents not in the corpus, kept as never found": 1
+    }
     assert str(tmp_path) not in json.dumps(record)
 
 
@@ -264,3 +266,24 @@ def test_a_folder_without_documents_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no documents"):
         write_folder(tmp_path / "out", Corpus([], []), [], source={})
     assert not (tmp_path / "out").exists()
+
+
+def test_metadata_that_no_file_can_hold_is_cleaned_in_every_source(
+    beir_folder: Path, tmp_path: Path
+) -> None:
+    rows = '{"_id": "a", "text": "x", "work": "w\\ud800", "by": ["\\u0000"]}'
+    made = jsonl.build(tmp_path / "one", _lines(tmp_path / "r.jsonl", [rows]), group_field="work")
+    assert made.groups == ["w\ufffd"]
+    assert read_corpus(tmp_path / "one").metadata["by"] == [["\ufffd"]]
+    extra = _lines(
+        tmp_path / "extra.jsonl",
+        ['{"_id": "0012", "metadata": {"by": "\\udfff"}}', '{"_id": "1e5", "by": "\\udfff"}'],
+    )
+    beir.build(tmp_path / "two", beir_folder, metadata=extra)
+    assert read_corpus(tmp_path / "two").metadata["by"] == ["\ufffd", None]
+
+
+def test_further_metadata_must_be_an_object(beir_folder: Path, tmp_path: Path) -> None:
+    extra = _lines(tmp_path / "extra.jsonl", [{"_id": "0012", "metadata": ["by"]}])
+    with pytest.raises(DataError, match=r"extra\.jsonl:1 field 'metadata' must be an object"):
+        beir.build(tmp_path / "out", beir_folder, metadata=extra)

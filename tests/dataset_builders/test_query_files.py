@@ -9,6 +9,7 @@ import pytest
 
 from dataset_builders.query_files import read_training_queries
 from obliq_hf.errors import DataError
+from obliq_hf.records import read_queries, write_queries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,13 @@ def test_queries_come_with_the_documents_they_ask_for(tmp_path: Path) -> None:
     assert read_training_queries(file, split="dev")[0].ids == ["NA"]
     with pytest.raises(DataError, match="no queries of split 'test'"):
         read_training_queries(file, split="test")
+
+
+def test_further_fields_can_be_written_whatever_they_hold(tmp_path: Path) -> None:
+    file = write(tmp_path / "q.jsonl", {"query": "one", "doc_id": "d1", "by": ["\ud800"]})
+    queries, _ = read_training_queries(file)
+    write_queries(tmp_path / "queries.jsonl", queries)
+    assert read_queries(tmp_path / "queries.jsonl").metadata == [{"by": ["\ufffd"]}]
 
 
 def test_queries_without_an_id_are_named_by_their_text(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import PosixPath
 
 import pytest
 from hypothesis import given
@@ -69,6 +71,16 @@ def test_a_broken_json_line_is_named_by_file_and_line(tmp_path):
         list(iter_jsonl(path))
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_json_lacks_is_named_by_file_line_and_field(tmp_path, number):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        f'{{"year": 1.5}}\n{{"metadata": {{"years": [1e3, {number}]}}}}\n', encoding="utf-8"
+    )
+    with pytest.raises(DataError, match=rf"rows\.jsonl:2 field 'metadata\.years\.1' is {number},"):
+        list(iter_jsonl(path))
+
+
 def test_bytes_that_are_no_utf8_are_named_by_line(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n\xff\n')
@@ -111,6 +123,21 @@ def test_the_hash_of_a_folder_follows_names_and_contents(tmp_path):
     assert hash_files(tmp_path / "one") == hash_files(tmp_path / "two")
     (tmp_path / "two" / "sub" / "f").rename(tmp_path / "two" / "sub" / "g")
     assert hash_files(tmp_path / "one") != hash_files(tmp_path / "two")
+
+
+class CaselessPath(PosixPath):
+    """A path that sorts as Windows sorts them."""
+
+    def __lt__(self, other):
+        return str(self).lower() < str(other).lower()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="paths sort so by themselves")
+def test_the_hash_of_a_folder_does_not_follow_the_order_of_paths(tmp_path):
+    for name in ("README.md", "config.json", "modules.json"):
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    assert sorted(CaselessPath(tmp_path).iterdir()) != sorted(tmp_path.iterdir())
+    assert hash_files(CaselessPath(tmp_path)) == hash_files(tmp_path)
 
 
 def test_not_a_number_is_never_written(tmp_path):

@@ -61,6 +61,24 @@ def test_nul_and_lone_surrogates_become_replacement_characters(tmp_path):
     assert read_corpus(tmp_path).texts == ["x\ufffdy\ufffdz"]
 
 
+def test_metadata_and_groups_read_from_anywhere_can_be_written(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(
+        '{"_id": "a", "text": "x", "tags": ["\\ud800"], "metadata": {"group": "g\\udfff"}}\n',
+        encoding="utf-8",
+    )
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "q", "text": "x", "metadata": {"by\\u0000": {"name": "y\\ud83d"}}}\n',
+        encoding="utf-8",
+    )
+    corpus = read_corpus(tmp_path)
+    assert corpus.groups == ["g\ufffd"]
+    write_corpus(tmp_path / "out" / "corpus.jsonl", corpus)
+    assert read_corpus(tmp_path / "out").metadata == {"tags": [["\ufffd"]]}
+    queries = read_queries(tmp_path / "queries.jsonl")
+    write_queries(tmp_path / "out" / "queries.jsonl", queries)
+    assert queries.metadata == [{"by\ufffd": {"name": "y\ufffd"}}]
+
+
 def test_an_empty_document_is_an_error_kept_or_dropped_as_asked(tmp_path):
     path = lines(tmp_path / "corpus.jsonl", {"_id": "a", "text": " \n"}, {"_id": "b", "text": "x"})
     with pytest.raises(DataError, match="'a' is empty"):
