@@ -126,6 +126,10 @@ def _train(recipe: str, words: Sequence[str], *, mixture: Path | None, resume: b
     if os.environ.get("RANK", "0") != "0":
         return train_recipe(loaded, mixture=mixture, resume=resume)
     with run_lock(Path(loaded.out)):
+        if mixture is None and (Path(loaded.out) / "stages" / "mixture.json").is_file():
+            from training_recipes.run import RecipeRun
+
+            RecipeRun(loaded).begin("train")
         return train_recipe(loaded, mixture=mixture, resume=resume)
 
 

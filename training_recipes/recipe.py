@@ -145,6 +145,8 @@ def _resolve(value: Any, mark: Any, folder: Path) -> Any:
     """A path setting written in ``folder`` as an absolute path; names stay names."""
     if isinstance(value, list):
         return [_resolve(v, mark, folder) for v in value]
+    if isinstance(value, dict):
+        return {name: _resolve(v, mark, folder) for name, v in value.items()}
     if not isinstance(value, str) or value == "null":
         return value
     place = (folder / Path(value).expanduser()).resolve()
@@ -187,10 +189,12 @@ def recipe_file(name: str | Path) -> Path:
     if path.is_file():
         return path
     shipped = Path(__file__).parent
-    packaged = shipped / (path.name if path.suffix in {".yaml", ".yml"} else f"{path.name}.yaml")
-    if path.parent.name in {"", "training_recipes"} and packaged.is_file():
+    parts = path.parts[1:] if path.parts[:1] == (shipped.name,) else path.parts
+    named = Path(*parts) if path.suffix in {".yaml", ".yml"} else Path(*parts[:-1], f"{path.name}.yaml")
+    packaged = shipped / named
+    if not path.is_absolute() and ".." not in parts and packaged.is_file():
         return packaged
-    names = ", ".join(sorted(p.stem for p in shipped.glob("*.yaml")))
+    names = ", ".join(sorted(p.stem for p in shipped.glob("*.yaml")))  # ablations not listed
     raise ObliqError(f"{path}: no such recipe file; recipes that ship: {names or 'none'}")
 
 
@@ -212,7 +216,8 @@ def _read(path: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not beside.is_file():
         raise ObliqError(f"{path}: extends: {beside} does not exist")
     below = _read(beside, (*chain, place))
-    below.pop("name", None)
+    for own in ("name", "out"):  # a recipe's own, never its parent's
+        below.pop(own, None)
     return _merge(below, values)
 
 

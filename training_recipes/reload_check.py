@@ -84,7 +84,7 @@ def _vectors_elsewhere(folder: Path, prompts: Sequence[str]) -> np.ndarray:
             and not key.startswith(("ACCELERATE_", "TORCHELASTIC_", "FSDP_"))
         }
         done = subprocess.run(
-            [sys.executable, "-I", str(Path(__file__).resolve())],
+            [sys.executable, "-P", str(Path(__file__).resolve())],
             input=json.dumps(request),
             capture_output=True,
             text=True,

@@ -14,6 +14,7 @@ from obliq_hf import __version__
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import hash_files, read_json
 from obliq_hf.tasks import load_tasks
+from training_recipes.sections import SYSTEMS
 from training_recipes.stages import Stage, StageRunner, run_lock
 from training_recipes.steps import RunSteps
 
@@ -70,11 +71,31 @@ class RecipeRun(RunSteps):
             )
         if recipe.corpus.path is not None and not Path(recipe.corpus.path).exists():
             raise ObliqError(f"corpus.path: {recipe.corpus.path} does not exist")
+        self._check_evaluation()
         needs_other = "other" in (recipe.graph.corpus, recipe.evaluation.corpus)
         if needs_other and recipe.corpus.other_path is None:
             raise ObliqError(
                 "corpus.other_path: the recipe uses the corpus 'other', which is built from it"
             )
+
+    def _check_evaluation(self) -> None:
+        systems = self.recipe.evaluation.systems
+        for name in systems:
+            if name not in SYSTEMS:
+                raise ObliqError(f"evaluation.systems: no system {name!r}{nearest(name, SYSTEMS)}")
+        if "fusion" in systems and not {"student", "teacher"} <= set(systems):
+            raise ObliqError("evaluation.systems: fusion needs student and teacher beside it")
+        config = self.recipe.corpus
+        if config.source == "classics" and config.other_path is not None:
+            raise ObliqError("corpus.other_path: goes with the sources beir and jsonl")
+        if config.source == "jsonl" and len(self.tasks) > 1:
+            raise ObliqError("tasks: source jsonl makes one task; lay several out and use beir")
+        if self.recipe.queries.count is not None and self.recipe.queries.source != "llm":
+            raise ObliqError("queries.count: goes with queries.source llm")
+
+    def begin(self, stage: str) -> None:
+        """Mark a stage of the run folder as begun; see :meth:`StageRunner.begin`."""
+        StageRunner(self.folder, self.stages()).begin(stage)
 
     def stages(self) -> list[Stage]:
         """The stages in order, each with what decides its result."""
@@ -157,7 +178,12 @@ class RecipeRun(RunSteps):
             Stage(
                 "train",
                 ("model", "training.json", *(("adapter",) if recipe.training.lora else ())),
-                {**common, "section": recipe.hash("training"), "tasks": tasks},
+                {
+                    **common,
+                    "section": recipe.hash("training"),
+                    "base": _content(recipe.training.base) or recipe.training.base,
+                    "tasks": tasks,
+                },
                 ("mixture",),
                 self.train_model,
                 "training one encoder on the mixture",
@@ -174,8 +200,12 @@ class RecipeRun(RunSteps):
             ),
             Stage(
                 "report",
-                ("report.md", "report.json", "figures", "recipe.yaml"),
-                {"version": __version__, "name": recipe.name},
+                ("report.md", "report.json", "report.html", "figures", "recipe.yaml"),
+                {
+                    "version": __version__,
+                    "name": recipe.name,
+                    "snippets": recipe.evaluation.snippets,
+                },
                 ("evaluate",),
                 self.write_report,
                 "writing tables and figures",

@@ -9,6 +9,7 @@ from obliq_hf.errors import ObliqError
 from training_recipes.settings import about
 
 __all__ = [
+    "SYSTEMS",
     "CorpusConfig",
     "EvaluationConfig",
     "GraphConfig",
@@ -19,6 +20,10 @@ __all__ = [
     "QueriesConfig",
     "TrainingConfig",
 ]
+
+
+SYSTEMS = ("bm25", "teacher", "base", "student", "fusion")
+"""Systems that a run's evaluation can score."""
 
 
 @dataclass(frozen=True)
@@ -253,12 +258,13 @@ class EvaluationConfig:
     )
     split: str = field(default="test", metadata=about("split of the reported queries"))
     systems: list[str] = field(
-        default_factory=lambda: ["bm25", "teacher", "base", "student", "fusion"],
+        default_factory=lambda: list(SYSTEMS),
         metadata=about("systems to score"),
     )
     depth: int = field(default=1000, metadata=about("documents per query in a run", min=1))
-    ks: list[int] = field(
-        default_factory=lambda: [10, 50, 100], metadata=about("cutoffs of the metrics", min=1)
+    snippets: bool = field(
+        default=False,
+        metadata=about("show beginnings of texts in the report; for public-domain texts only"),
     )
 
 

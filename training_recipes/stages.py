@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from obliq_hf.errors import ObliqError
+from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
@@ -168,7 +168,25 @@ class StageRunner:
                 break
         return ran
 
-    def _run_one(self, stage: Stage) -> None:
+    def begin(self, name: str) -> None:
+        """Mark a stage as begun, so that what it leaves is gone on from and never thrown away.
+
+        For a stage that is run by itself, outside :meth:`run`. Partial results of other settings
+        or inputs are removed.
+
+        Raises:
+            ObliqError: There is no such stage, or one that it builds on is not finished.
+        """
+        known = {stage.name: stage for stage in self.stages}
+        if name not in known:
+            raise ObliqError(f"no stage {name!r}{nearest(name, known)}")
+        missing = [n for n in known[name].inputs if not self.finished(known[n])]
+        if missing:
+            raise ObliqError(f"stage {name!r} builds on {missing[0]!r}, which is not finished")
+        if not self.finished(known[name]):
+            self._begin(known[name])
+
+    def _begin(self, stage: Stage) -> str:
         self._mark(stage.name).unlink(missing_ok=True)
         for other in self._after(stage):
             self._mark(other.name).unlink(missing_ok=True)
@@ -179,6 +197,10 @@ class StageRunner:
             for output in (*stage.outputs, *stage.scratch):
                 _remove(self.folder / output)
             write_json(begun, {"stage": stage.name, "key": key})
+        return key
+
+    def _run_one(self, stage: Stage) -> None:
+        key = self._begin(stage)
         stage.run()
         files = self._files(stage)
         missing = [o for o in stage.outputs if not (self.folder / o).exists()]
@@ -194,7 +216,7 @@ class StageRunner:
                 "files": files,
             },
         )
-        begun.unlink(missing_ok=True)
+        self._begun(stage.name).unlink(missing_ok=True)
 
 
 def _remove(path: Path) -> None:

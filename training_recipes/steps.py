@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import closing
 from dataclasses import asdict
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from training_recipes.recipe import Recipe
 
 __all__ = ["RunSteps"]
+
+logger = logging.getLogger(__name__)
 
 
 class RunSteps:
@@ -166,8 +169,15 @@ class RunSteps:
         task = next(task for task in self.tasks if task.name == name)
         if task.mechanism != "tip-of-the-tongue":
             return set()
-        files = sorted((self.folder / "corpus" / "tasks" / name / "qrels").glob("*.tsv"))
-        return {d for file in files for judged in read_qrels(file).values() for d in judged}
+        place = self.folder / "corpus" / "tasks" / name
+        files = sorted([*place.glob("qrels/*.tsv"), *place.glob("qrels-pooled/*.tsv")])
+        return {
+            document
+            for file in files
+            for judged in read_qrels(file).values()
+            for document, grade in judged.items()
+            if grade > 0
+        }
 
     def fit_teacher(self) -> None:
         """Write ``teacher/``: the profile fitted on the graph's texts, or a model's name."""
@@ -194,7 +204,7 @@ class RunSteps:
 
         config, corpus = self.recipe.graph, self.corpus(self.recipe.graph.corpus)
         teacher = self.teacher()
-        vectors = teacher.encode(corpus.full_texts())
+        vectors = teacher.encode(corpus.full_texts(), show_progress=True)
         graph = build_graph(
             corpus,
             vectors,
@@ -205,8 +215,10 @@ class RunSteps:
                 "teacher_fingerprint": teacher.fingerprint,
                 "corpus": config.corpus if config.corpus in {"searched", "other"} else "named",
             },
+            show_progress=True,
         )
         screen = purity(graph, corpus, config.label, vectors=vectors)
+        logger.log(logging.INFO if screen.recommended else logging.WARNING, screen.verdict)
         chosen = take_dose(graph, config.dose, selection=config.selection, seed=self.recipe.seed)
         if config.neighbours == "random":
             chosen = random_neighbours(chosen, corpus, seed=self.recipe.seed, vectors=vectors)
@@ -230,12 +242,24 @@ class RunSteps:
 
         recipe, corpus = self.recipe, self.corpus()
         config = recipe.negatives
+        searched = recipe.graph.corpus == "searched"
         window: dict[str, Any] = {
             "first_rank": config.first_rank,
             "last_rank": config.last_rank,
             "fill": config.fill,
             "seed": recipe.seed,
         }
+        graph = None
+        texts = corpus
+        if recipe.graph.task is not None:
+            texts = corpus if searched else self.corpus(recipe.graph.corpus)
+            graph = read_graph(self.folder / "graph", texts)
+        shared = graph if searched else None
+        index = None
+        if config.queries or (config.graph and searched):
+            from obliq_hf.search.bm25 import BM25Index
+
+            index = BM25Index(corpus.full_texts())
         parts = []
         if recipe.queries.source != "none":
             for name in recipe.queries.tasks:
@@ -243,32 +267,49 @@ class RunSteps:
                 mined = None
                 if config.queries:
                     mined = negatives_for_queries(
-                        queries, qrels, corpus, n=config.queries, **window
+                        *(queries, qrels, corpus, index), n=config.queries, graph=shared, **window
                     )
-                parts.append(query_rows(queries, qrels, corpus, task=name, negatives=mined))
-        if recipe.graph.task is not None:
-            texts = (
-                corpus if recipe.graph.corpus == "searched" else self.corpus(recipe.graph.corpus)
-            )
-            graph = read_graph(self.folder / "graph", texts)
+                parts.append(
+                    query_rows(queries, qrels, corpus, task=name, negatives=mined, graph=shared)
+                )
+        if graph is not None and len(graph):
+            assert recipe.graph.task is not None
             mined = None
-            if config.graph and len(graph):
-                mined = negatives_for_graph(graph, texts, n=config.graph, **window)
-            if len(graph):
-                parts.append(graph_rows(graph, texts, task=recipe.graph.task, negatives=mined))
+            if config.graph:
+                over = index if searched else None
+                mined = negatives_for_graph(graph, texts, over, n=config.graph, **window)
+            parts.append(graph_rows(graph, texts, task=recipe.graph.task, negatives=mined))
         build_mixture(
             self.folder / "mixture",
             parts,
-            leaks=LeakCheck(queries=self._evaluation_queries()),
+            leaks=LeakCheck(
+                queries=self._evaluation_queries(),
+                passages=self._evaluation_passages(),
+                graph_rows=not searched,
+            ),
             seed=recipe.seed,
             provenance={"corpus": corpus.fingerprint, "recipe": recipe.hash()},
         )
 
+    def _task_folders(self) -> list[Path]:
+        return sorted(p for p in self.folder.glob("corpus*/tasks/*") if p.is_dir())
+
     def _evaluation_queries(self) -> list[str]:
+        """Texts of all queries that may be scored, of either corpus."""
         from obliq_hf.records import read_queries
 
-        files = sorted((self.folder / "corpus" / "tasks").glob("*/queries.jsonl"))
-        return [text for file in files for text in read_queries(file).texts]
+        files = [p / "queries.jsonl" for p in self._task_folders()]
+        return [text for file in files if file.is_file() for text in read_queries(file).texts]
+
+    def _evaluation_passages(self) -> list[str]:
+        """Texts that evaluation queries of tip-of-the-tongue tasks ask for."""
+        corpus = self.corpus()
+        return [
+            corpus.texts[corpus.row[document]]
+            for task in self.tasks
+            for document in sorted(self._held_out(task.name))
+            if document in corpus.row
+        ]
 
     def train_model(self) -> None:
         """Write ``model/``, ``training.json`` and, with LoRA, ``adapter/``."""
@@ -303,7 +344,7 @@ class RunSteps:
         from eval_mteb.report import write_report
 
         write_text(self.folder / "recipe.yaml", self._shown_recipe())
-        write_report(self.folder)
+        write_report(self.folder, snippets=self.recipe.evaluation.snippets)
 
     def _shown_recipe(self) -> str:
         """The resolved recipe without places of this machine."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from obliq_hf.errors import ObliqError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from datasets import Dataset
 
@@ -164,18 +164,25 @@ def read_dev(folder: str | Path, tasks: Sequence[ObliqTask], split: str) -> dict
     Raises:
         ObliqError: No task has the split.
     """
-    from obliq_hf.task_data import available_splits, available_tasks, read_task_data
+    from obliq_hf.task_data import (
+        available_splits,
+        available_tasks,
+        read_task_data,
+        task_corpus_file,
+        with_group_exclusions,
+    )
 
     found: dict[str, TaskData] = {}
-    shared: Corpus | None = None
+    read: dict[Path, Corpus] = {}
+    by_name = {task.name: task for task in tasks}
     for name in available_tasks(folder):
-        if name not in {task.name for task in tasks}:
+        if name not in by_name or split not in available_splits(folder, task=name):
             continue
-        if split not in available_splits(folder, task=name):
-            continue
-        own = (Path(folder) / "tasks" / name / "corpus.jsonl").is_file()
-        data = read_task_data(folder, task=name, split=split, corpus=None if own else shared)
-        shared = shared if own else data.corpus
+        file = task_corpus_file(folder, task=name)
+        data = read_task_data(folder, task=name, split=split, corpus=read.get(file))
+        read[file] = data.corpus
+        if by_name[name].exclusion == "group":
+            data = with_group_exclusions(data)
         found[name] = data
     if not found:
         raise ObliqError(

@@ -163,6 +163,51 @@ def test_a_second_run_finds_everything_and_says_the_same(finished, recipe_file):
     assert (out / "report.json").read_bytes() == before
 
 
+def test_a_model_trained_by_its_own_command_is_found_by_the_run(finished, recipe_file, tmp_path):
+    from obliq_hf.cli import main
+
+    out, _, _ = finished
+    target = tmp_path / "alone"
+    shutil.copytree(out, target)
+    shutil.rmtree(target / "model")
+    (target / "training.json").unlink()
+    recipe = load_recipe(recipe_file, ["--out", str(target)])
+    run_recipe(recipe, until="mixture")
+    assert main(["train", str(recipe_file), "--out", str(target)]) == 0
+    weights = target / "model" / "model.safetensors"
+    before = (weights.stat().st_mtime_ns, weights.read_bytes())
+    assert run_recipe(recipe) == ["train", "evaluate", "report"]
+    assert (weights.stat().st_mtime_ns, weights.read_bytes()) == before
+
+
+def test_another_base_of_the_same_name_is_trained_anew(
+    finished, recipe_file, tmp_path, tiny_model_dir
+):
+    out, _, _ = finished
+    target = tmp_path / "other"
+    shutil.copytree(out, target)
+    base = tmp_path / "elsewhere" / tiny_model_dir.name
+    shutil.copytree(tiny_model_dir, base)
+    settings = json.loads((base / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+    settings["similarity_fn_name"] = "dot"
+    (base / "config_sentence_transformers.json").write_text(json.dumps(settings), encoding="utf-8")
+    recipe = load_recipe(recipe_file, ["--out", str(target), "--training.base", str(base)])
+    assert run_recipe(recipe, until="train") == ["train"]
+
+
+def test_a_training_query_whose_passage_is_scored_is_dropped(finished):
+    out, _, _ = finished
+    about = json.loads((out / "mixture" / "mixture.json").read_text(encoding="utf-8"))
+    rows = next(d for d in about["datasets"] if d["kind"] == "queries")
+    judged = (out / "corpus" / "tasks" / "echo" / "qrels" / "test.tsv").read_text(encoding="utf-8")
+    asked = {line.split("\t")[1] for line in judged.splitlines()[1:]}
+    import pyarrow.parquet as pq
+
+    trained = pq.read_table(out / "mixture" / rows["path"]).to_pydict()["positive_id"]
+    assert not asked & set(trained)
+    assert rows["rows"] == len(trained)
+
+
 def test_deleting_the_graph_runs_it_and_what_stands_on_it(finished, recipe_file, tmp_path):
     out, _, _ = finished
     copy = tmp_path / "copy"
@@ -232,6 +277,9 @@ def test_nothing_published_names_a_place_of_this_machine(finished):
         (["--corpus.path", "nowhere"], "nowhere does not exist"),
         (["--evaluation.corpus", "other"], "corpus.other_path"),
         (["--graph.nieghbours", "random"], "did you mean"),
+        (["--evaluation.systems", "[bm52]"], "did you mean 'bm25'"),
+        (["--evaluation.systems", "[student, fusion]"], "fusion needs student and teacher"),
+        (["--queries.count", "3"], "goes with queries.source llm"),
     ],
 )
 def test_a_recipe_that_contradicts_itself_is_refused_before_anything_runs(
