@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +13,7 @@ from eval_mteb.registry import checked, register
 from eval_mteb.retrieval import K_VALUES, AllButExcluded, ObliqRetrieval
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.files import content_hash, read_json
-from obliq_hf.task_data import TaskData, read_task_data
+from obliq_hf.task_data import TaskData, read_task_data, with_group_exclusions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from obliq_hf.tasks import ObliqTask
 
 __all__ = ["FolderRetrieval", "folder_task", "folder_tasks", "task_class_name"]
-
-logger = logging.getLogger(__name__)
 
 
 class FolderRetrieval(ObliqRetrieval):
@@ -150,22 +146,6 @@ def _collection_name(folder: Path) -> str:
     return here.parent.name if here.name == "corpus" and here.parent.name else here.name
 
 
-def _with_group_exclusions(data: TaskData, task: ObliqTask) -> TaskData:
-    """Exclude, per query, all documents of the source that the query was cut from."""
-    by_group: dict[str, list[str]] = {}
-    for document, group in zip(data.corpus.ids, data.corpus.groups, strict=True):
-        if group is not None:
-            by_group.setdefault(group, []).append(document)
-    excluded = {q: list(documents) for q, documents in data.excluded.items()}
-    for query, metadata in zip(data.queries.ids, data.queries.metadata, strict=True):
-        group = metadata.get("group")
-        if group is not None and str(group) in by_group:
-            listed = excluded.setdefault(query, [])
-            listed.extend(d for d in by_group[str(group)] if d not in set(listed))
-    logger.info("task %s: %d queries have exclusions", task.name, len(excluded))
-    return replace(data, excluded=excluded)
-
-
 def folder_task(
     folder: str | Path,
     task: ObliqTask | str | None = None,
@@ -254,7 +234,7 @@ def folder_tasks(
         group_field=group_field,
     )
     if obliq_task is not None and obliq_task.exclusion == "group":
-        data = _with_group_exclusions(data, obliq_task)
+        data = with_group_exclusions(data)
     made = []
     for kind, qrels in (("gold", data.qrels), ("pooled", data.pooled)):
         if kind not in judgments or not qrels:

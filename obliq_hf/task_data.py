@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from obliq_hf.errors import DataError, nearest
@@ -19,7 +19,14 @@ from obliq_hf.records import (
     read_queries,
 )
 
-__all__ = ["TaskData", "available_splits", "available_tasks", "read_task_data"]
+__all__ = [
+    "TaskData",
+    "available_splits",
+    "available_tasks",
+    "read_task_data",
+    "task_corpus_file",
+    "with_group_exclusions",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +160,16 @@ def available_splits(folder: str | Path, *, task: str | None = None) -> list[str
     return sorted({*files.gold, *files.pooled})
 
 
+def task_corpus_file(folder: str | Path, *, task: str | None = None) -> Path:
+    """The corpus file that a task searches: tasks of one folder may share it.
+
+    Raises:
+        DataError: There is no such folder, task or file.
+    """
+    _, files = _locate(Path(folder), task)
+    return corpus_file(files.corpus)
+
+
 def _known(
     qrels: Qrels, documents: dict[str, int], queries: set[str], left_out: dict[str, int], kind: str
 ) -> tuple[Qrels, bool]:
@@ -270,3 +287,34 @@ def read_task_data(
         excluded=excluded,
         left_out=left_out,
     )
+
+
+def with_group_exclusions(data: TaskData) -> TaskData:
+    """Exclude, per query, all documents of the source that the query was cut from.
+
+    Args:
+        data: A task's data. A query says its source in ``metadata.group``, a document in its
+            corpus's groups.
+
+    Returns:
+        The data with these documents added to those excluded already.
+    """
+    by_group: dict[str, list[str]] = {}
+    for document, group in zip(data.corpus.ids, data.corpus.groups, strict=True):
+        if group is not None:
+            by_group.setdefault(group, []).append(document)
+    excluded = {query: list(documents) for query, documents in data.excluded.items()}
+    found = 0
+    for query, metadata in zip(data.queries.ids, data.queries.metadata, strict=True):
+        group = metadata.get("group")
+        documents = [] if group is None else by_group.get(str(group), [])
+        found += bool(documents)
+        if documents:
+            listed = set(excluded.get(query, ()))
+            excluded.setdefault(query, []).extend(d for d in documents if d not in listed)
+    logger.log(
+        logging.INFO if found else logging.WARNING,
+        "task %s, split %s: %d of %d queries have a source whose documents they must not find",
+        *(data.name, data.split, found, len(data.queries)),
+    )
+    return replace(data, excluded=excluded)

@@ -9,7 +9,12 @@ from dataset_builders.corpora.layout import TaskFiles, write_folder
 from obliq_hf.errors import DataError, nearest
 from obliq_hf.files import hash_files, iter_jsonl, safe_name
 from obliq_hf.records import Corpus, Qrels, Queries, clean_metadata, read_corpus
-from obliq_hf.task_data import available_splits, available_tasks, read_task_data
+from obliq_hf.task_data import (
+    available_splits,
+    available_tasks,
+    read_task_data,
+    task_corpus_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,15 +65,23 @@ def build(
     corpus: Corpus | None = None
     files: list[TaskFiles] = []
     dropped: dict[str, int] = {}
+    read: dict[Path, Corpus] = {}
     for each in chosen:
+        file = task_corpus_file(source, task=each)
         gold: dict[str, Qrels] = {}
         pooled: dict[str, Qrels] = {}
         queries: dict[str, tuple[str, dict[str, Any]]] = {}
         excluded: dict[str, list[str]] = {}
         for split in available_splits(source, task=each):
             data = read_task_data(
-                source, task=each, split=split, group_field=own_group_field, empty=empty
+                source,
+                task=each,
+                split=split,
+                group_field=own_group_field,
+                empty=empty,
+                corpus=read.get(file),
             )
+            read[file] = data.corpus
             if corpus is None:
                 corpus = data.corpus
             elif corpus.fingerprint != data.corpus.fingerprint:

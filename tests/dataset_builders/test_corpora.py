@@ -268,6 +268,23 @@ def test_a_folder_without_documents_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_the_corpus_of_several_splits_is_read_once(
+    beir_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qrels = beir_folder / "qrels"
+    for split in ("test", "train"):
+        (qrels / f"{split}.tsv").write_bytes((qrels / "dev.tsv").read_bytes())
+    files: list[Any] = []
+
+    def counted(path: Any, **options: Any) -> Corpus:
+        files.append(path)
+        return read_corpus(path, **options)
+
+    monkeypatch.setattr("obliq_hf.task_data.read_corpus", counted)
+    beir.build(tmp_path / "out", beir_folder)
+    assert files == [beir_folder / "corpus.jsonl"]
+
+
 def test_metadata_that_no_file_can_hold_is_cleaned_in_every_source(
     beir_folder: Path, tmp_path: Path
 ) -> None:

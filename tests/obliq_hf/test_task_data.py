@@ -5,7 +5,15 @@ import json
 import pytest
 
 from obliq_hf.errors import DataError
-from obliq_hf.task_data import available_splits, available_tasks, read_task_data
+from obliq_hf.records import Corpus, Queries
+from obliq_hf.task_data import (
+    TaskData,
+    available_splits,
+    available_tasks,
+    read_task_data,
+    task_corpus_file,
+    with_group_exclusions,
+)
 
 
 def write_rows(path, rows):
@@ -108,3 +116,22 @@ def test_the_labelled_benchmark_copy_has_the_documented_sizes(shared_data):
         "twitter": (8370, 249),
         "writing": (780, 120),
     }
+
+
+def test_documents_of_a_querys_own_source_are_excluded_after_those_listed(caplog):
+    corpus = Corpus(list("abcd"), list("abcd"), groups=["7", "7", "8", None])
+    queries = Queries(["q1", "q2", "q3"], ["x", "y", "z"], [{"group": 7}, {"group": "9"}, {}])
+    qrels = {query: {"d": 1} for query in queries.ids}
+    data = TaskData("hand", "dev", corpus, queries, qrels, excluded={"q1": ["b"], "q3": ["d"]})
+    assert with_group_exclusions(data).excluded == {"q1": ["b", "a"], "q3": ["d"]}
+    assert data.excluded["q1"] == ["b"]
+    assert not caplog.records
+    nameless = TaskData("hand", "dev", corpus, Queries(["q3"], ["z"]), {"q3": {"d": 1}})
+    assert with_group_exclusions(nameless).excluded == {}
+    assert "0 of 1 queries have a source" in caplog.text
+
+
+def test_tasks_search_the_corpus_they_share_or_one_of_their_own(ours):
+    assert task_corpus_file(ours, task="hand") == ours / "corpus.jsonl"
+    write_rows(ours / "tasks" / "hand" / "corpus.jsonl", DOCUMENTS)
+    assert task_corpus_file(ours) == ours / "tasks" / "hand" / "corpus.jsonl"
