@@ -216,7 +216,14 @@ def _provenance(artefact: Artefact, staged: StagedDataset) -> list[list[Any]]:
         rows += [[f"source: {k}", _shown(v)] for k, v in source.items() if _plain(v)]
         rows += [[k, found[k]] for k in ("documents", "groups") if k in found]
         rows += [[f"left out: {k}", v] for k, v in (found.get("dropped") or {}).items()]
-        rows.append(["corpus fingerprint", found.get("fingerprint", "")])
+        rows += [
+            [label, found[key]]
+            for key, label in (
+                ("fingerprint", "corpus fingerprint"),
+                ("sha256", "corpus SHA-256"),
+            )
+            if key in found
+        ]
     if artefact.kind == "graph":
         info = facts["graph"]
         names = {

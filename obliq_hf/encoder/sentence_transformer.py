@@ -20,6 +20,7 @@ from obliq_hf.encoder.backbone import (
     set_max_length,
 )
 from obliq_hf.encoder.lora import LoraSettings, MergeReport
+from obliq_hf.encoder.publishing import PublishesItself
 from obliq_hf.encoder.sources import ORGANISATION, BaseRecord, ModelSource, locate, refuse_pickle
 from obliq_hf.encoder.texts import PLACEHOLDER, checked_texts, finished_vectors
 from obliq_hf.errors import ObliqError, nearest
@@ -40,7 +41,7 @@ _DTYPES = ("float32", "bfloat16", "float16")
 _PROBES = ("The sea was calm.", "He would not say why, and she did not ask.", "1, 2, 3")
 
 
-class ObliqSentenceTransformer(SentenceTransformer):
+class ObliqSentenceTransformer(PublishesItself, SentenceTransformer):
     """A :class:`SentenceTransformer` with the prompts of tasks.
 
     What it saves is made of stock modules and loads with plain ``SentenceTransformer(folder)`` to

@@ -24,6 +24,7 @@ def open_repository(
     to: Destination | str = "hub",
     token: str | None = None,
     endpoint: str | None = None,
+    branch: str | None = None,
 ) -> Repository:
     """The repository of a name, at the Hub or in a folder.
 
@@ -33,6 +34,7 @@ def open_repository(
         to: ``hub``, ``folder:PATH``, or either parsed.
         token: The Hub's access token; by default that of the environment.
         endpoint: The Hub's address; by default that of the environment.
+        branch: The branch to write; made where it is missing. A folder has none.
 
     Raises:
         ObliqError: The name or the destination is none.
@@ -42,7 +44,10 @@ def open_repository(
     if where.folder is not None:
         from obliq_hf.hub.folder import FolderRepository
 
+        if branch not in (None, "main"):
+            raise HubError(f"{where.folder}: a folder has no branches ({branch!r} was asked for)")
+
         return FolderRepository(where.folder, **arguments)
     from obliq_hf.hub.remote import RemoteRepository
 
-    return RemoteRepository(**arguments, token=token, endpoint=endpoint)
+    return RemoteRepository(**arguments, token=token, endpoint=endpoint, branch=branch or "main")

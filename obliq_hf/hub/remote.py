@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import time
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from urllib.parse import quote
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.hub.names import check_repo_id, check_repo_path
 from obliq_hf.hub.redaction import check_endpoint, redact
+from obliq_hf.hub.remote_file import RemoteRanges
 from obliq_hf.hub.repository import (
     Change,
     Commit,
@@ -140,6 +143,13 @@ class RemoteRepository:
                 f"{self.place} is public already; make it private there first, "
                 "or leave --private out"
             )
+        if self.branch != "main":
+            self._call(
+                f"make its branch {self.branch}",
+                lambda: self._api.create_branch(
+                    self.repo_id, branch=self.branch, repo_type=self.repo_type, exist_ok=True
+                ),
+            )
 
     # ------------------------------------------------------------------ reading
 
@@ -166,18 +176,30 @@ class RemoteRepository:
 
     def open(self, path: str, revision: str) -> BinaryIO:
         """Open a file; only the ranges that are read are fetched."""
-        from huggingface_hub import HfFileSystem
+        from huggingface_hub import get_hf_file_metadata
 
-        check_repo_path(path)
-        system = HfFileSystem(
-            endpoint=self.endpoint, token=self.token or False, skip_instance_cache=True
+        place = f"{quote(revision, safe='')}/{quote(check_repo_path(path))}"
+        url = f"{self._page}/resolve/{place}"
+        what = f"read {path} of it"
+        token = self.token or False
+        found = self._call(
+            what, lambda: get_hf_file_metadata(url, token=token, endpoint=self.endpoint)
         )
-        kind = "datasets/" if self.repo_type == "dataset" else ""
-        name = f"{kind}{self.repo_id}@{revision.replace('/', '%2F')}/{path}"
-        return cast(
-            "BinaryIO",
-            self._call(f"open {path}", lambda: system.open(name, "rb", block_size=1 << 17)),
-        )
+
+        def fetch(start: int, stop: int) -> bytes:
+            return self._call(what, lambda: self._range(url, start, stop))
+
+        ranges = RemoteRanges(fetch, int(found.size or 0))
+        return cast("BinaryIO", io.BufferedReader(ranges, buffer_size=1 << 17))
+
+    def _range(self, url: str, start: int, stop: int) -> bytes:
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        headers = build_hf_headers(token=self.token or False)
+        headers |= {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+        response = get_session().get(url, headers=headers, follow_redirects=True)
+        hf_raise_for_status(response)
+        return bytes(response.content)
 
     def tags(self) -> dict[str, str]:
         """Version tag -> commit id."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import types
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -40,17 +39,6 @@ def config(name: str, rows: int = 3, split: str = "train", **columns: list[Any])
 
 def push(repository: Repository, *configs: DatasetConfig, text: str = CARD, **more: Any) -> Pushed:
     return push_dataset(configs, repository, card=lambda _: text, **more)
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the client would have waited; it does not."""
-    seconds: list[float] = []
-    from huggingface_hub.utils import _http
-
-    fake = types.SimpleNamespace(sleep=seconds.append)
-    monkeypatch.setattr(_http, "time", fake)
-    return seconds
 
 
 @pytest.fixture

@@ -1,0 +1,567 @@
+"""A run published whole: what the three lines of the command leave, and how it loads."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import yaml
+from hub_state import OWNER
+from run_folder import BASE, COMMIT, PLANTED, make_run
+
+from model_cards.cli import publish
+from model_cards.publishing import PublishOptions, publish_dataset, publish_model
+from obliq_hf.errors import DataError, ObliqError
+from obliq_hf.hub import HubError
+from obliq_hf.hub.card_header import split_card
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hub_server import LocalHub
+
+pytestmark = pytest.mark.usefixtures("online")
+
+CORPUS, GRAPH = "obliq-ir/writing-classics", "obliq-ir/authorship-graph"
+MODEL, ADAPTER = "obliq-ir/obliq-ir-mini", "obliq-ir/obliq-ir-mini-lora"
+
+
+@pytest.fixture(scope="session")
+def made_run(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "run"
+    probes = make_run(folder, tiny_model_dir)
+    np.save(folder / "probe.npy", probes["vectors"], allow_pickle=False)
+    return folder
+
+
+@pytest.fixture
+def run(made_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made_run, tmp_path / "runs" / "quickstart"))
+
+
+@pytest.fixture(params=["folder", "hub"])
+def options(request: pytest.FixtureRequest, hub: LocalHub, tmp_path: Path) -> PublishOptions:
+    if request.param == "folder":
+        return PublishOptions(to=f"folder:{tmp_path / 'laid-out'}", licence="apache-2.0")
+    return PublishOptions(endpoint=hub.url, token=OWNER, licence="apache-2.0")
+
+
+@pytest.fixture
+def to_folder(tmp_path: Path) -> PublishOptions:
+    return PublishOptions(to=f"folder:{tmp_path / 'laid-out'}", licence="apache-2.0")
+
+
+def repository(tmp_path: Path, name: str) -> Path:
+    return tmp_path / "laid-out" / name
+
+
+def header(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load(split_card((folder / "README.md").read_text(encoding="utf-8"))[1])
+
+
+def usage(folder: Path) -> list[str]:
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }
+
+
+def put_base(hub: LocalHub, base: Path) -> str:
+    """The base on the Hub under the commit that the checkpoints name, and a newer main."""
+    commit = hub.put(BASE, files(base), kind="model")
+    repo = hub.repo(BASE, "model")
+    repo.commits[COMMIT] = repo.commits[commit]
+    return commit
+
+
+# --------------------------------------------------------------------------- the three lines
+
+
+def test_the_command_publishes_and_stock_libraries_load(
+    run: Path, hub: LocalHub, tmp_path: Path, tiny_model_dir: Path,
+    waits: list[float], monkeypatch: pytest.MonkeyPatch, fresh_process: Callable[..., str],
+) -> None:  # fmt: skip
+    from huggingface_hub import constants
+
+    put_base(hub, tiny_model_dir)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", OWNER)
+    for words in (
+        ["dataset", str(run / "corpus"), CORPUS, "--to", f"folder:{tmp_path / 'laid-out'}"],
+        ["dataset", str(run / "corpus"), CORPUS],
+        ["dataset", str(run / "graph"), GRAPH, "--private"],
+        ["model", str(run / "model"), MODEL, "--adapter", ADAPTER, "--licence", "apache-2.0"],
+    ):
+        with pytest.raises(SystemExit) as stop:
+            publish(words, prog_name="obliq publish")
+        assert stop.value.code == 0
+    assert hub.repo(GRAPH).private
+    blocks = [
+        block
+        for name, kind in ((CORPUS, "dataset"), (GRAPH, "dataset"), (MODEL, "model"),
+                           (ADAPTER, "model"))
+        for block in re.findall(
+            r"```python\n(.*?)```", hub.content(name, "README.md", kind).decode(), re.DOTALL
+        )
+    ]  # fmt: skip
+    code = "\n".join(
+        [
+            "import sys",
+            "import numpy as np",
+            *blocks,
+            "from datasets import load_dataset",
+            f'pairs = load_dataset("{GRAPH}", "writing-k3", split="train")',
+            f'stream = load_dataset("{GRAPH}", "writing-k3", split="train", streaming=True)',
+            "assert list(pairs) == list(stream) and len(pairs) == 2",
+            "from sentence_transformers import SentenceTransformer",
+            f'wanted = np.load(r"{run / "probe.npy"}")',
+            'probes = ["the sea was calm", "he would not say why"]',
+            f'for name in ("{MODEL}", "{ADAPTER}"):',
+            "    given = SentenceTransformer(name).encode_query(probes, prompt_name='writing')",
+            "    print(np.abs(given - wanted).max())",
+            "assert not any(name.startswith('obliq_hf') for name in sys.modules)",
+            "print(len(data['corpus']), len(data['relevant_docs']), data['top_ranked']['w1'])",
+        ]
+    )
+    printed = fresh_process(code, url=hub.url).splitlines()
+    merged, adapter = float(printed[-3]), float(printed[-2])
+    assert merged <= 1e-6
+    assert adapter <= 1e-5
+    assert printed[-1] == "8 2 ['null', '1e5', 'a b', 'd5', 'd6', 'd7']"
+
+
+def test_a_folder_is_the_same_tree_and_its_card_runs_offline(
+    run: Path, to_folder: PublishOptions, hub: LocalHub, tmp_path: Path,
+    fresh_process: Callable[..., str],
+) -> None:  # fmt: skip
+    online = PublishOptions(endpoint=hub.url, token=OWNER, licence="apache-2.0")
+    for given in (to_folder, online):
+        publish_dataset(run / "corpus", CORPUS, given)
+        publish_dataset(run / "graph", GRAPH, given)
+    for name in (CORPUS, GRAPH):
+        there = {
+            path: hub.content(name, path)
+            for path in hub.repo(name).files()
+            if path != ".gitattributes"
+        }
+        assert files(repository(tmp_path, name)) == there
+    code = "\n".join(b for name in (CORPUS, GRAPH) for b in usage(repository(tmp_path, name)))
+    fresh_process(code + "\nassert len(train) == 2", cwd=tmp_path / "laid-out")
+
+
+# --------------------------------------------------------------------------- datasets
+
+
+def test_a_corpus_has_the_configs_that_mteb_reads_and_the_rest_beside(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    from datasets import load_dataset
+
+    publish_dataset(run / "corpus", CORPUS, to_folder)
+    folder = repository(tmp_path, CORPUS)
+    configs = {c["config_name"]: c for c in header(folder)["configs"]}
+    assert list(configs) == [
+        "scene-corpus", "scene-queries", "scene-qrels", "writing-corpus", "writing-queries",
+        "writing-qrels", "writing-qrels-pooled", "writing-top_ranked", "writing-excluded",
+    ]  # fmt: skip
+    assert configs["scene-corpus"]["data_files"] == configs["writing-corpus"]["data_files"]
+    assert len([p for p in files(folder) if "/corpus-0" in p]) == 1
+
+    def rows(config: str, split: str) -> list[dict[str, Any]]:
+        cache = str(tmp_path / "cache")
+        return list(load_dataset(str(folder), config, split=split, cache_dir=cache))
+
+    documents = rows("writing-corpus", "corpus")
+    assert [d["id"] for d in documents] == ["0012", "NA", "null", "1e5", "a b", "d5", "d6", "d7"]
+    assert documents[1] | {"text": ""} == {
+        "id": "NA", "title": "", "text": "", "group": "work 0", "author": "writer-1",
+        "year": 1801, "translator": None, "metadata_title": "T", "places": ["sea"], "mixed": "1",
+    }  # fmt: skip
+    assert rows("writing-qrels", "test") == [
+        {"query-id": "w1", "corpus-id": "a b", "score": 1},
+        {"query-id": "w2", "corpus-id": "NA", "score": 2},
+    ]
+    assert [d["split"] for d in configs["writing-qrels"]["data_files"]] == ["dev", "test"]
+    assert rows("writing-excluded", "test") == [{"query-id": "w1", "corpus-ids": ["0012", "NA"]}]
+    ranked = {r["query-id"]: r["corpus-ids"] for r in rows("writing-top_ranked", "test")}
+    assert [len(ranked[q]) for q in ("w1", "w2")] == [6, 8]
+
+
+def test_an_exclusion_that_is_gone_takes_its_configs_with_it(
+    run: Path, options: PublishOptions
+) -> None:
+    publish_dataset(run / "corpus", CORPUS, options)
+    (run / "corpus" / "tasks" / "writing" / "excluded.json").unlink()
+    pushed = publish_dataset(run / "corpus", CORPUS, options)
+    assert {path.split("/")[0] for path in pushed.deleted} == {
+        "writing-top_ranked", "writing-excluded",
+    }  # fmt: skip
+
+
+def test_a_graph_a_mixture_and_queries_publish_with_ids_beside_texts(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    from datasets import load_dataset
+
+    name = "obliq-ir/training"
+    for part in ("graph", "mixture", "queries"):
+        publish_dataset(run / part, name, to_folder)
+    folder = repository(tmp_path, name)
+
+    def loaded(config: str) -> Any:
+        cache = str(tmp_path / "cache")
+        return load_dataset(str(folder), config, split="train", cache_dir=cache)
+
+    assert loaded("writing-k3").column_names == [
+        "anchor_id", "positive_id", "anchor", "positive", "rank", "similarity",
+    ]  # fmt: skip
+    assert (len(loaded("writing-k3")), len(loaded("writing-k3-complete"))) == (2, 4)
+    assert loaded("writing-k3-purity")[0]["lift"] == 5.0
+    assert loaded("writing-graph").column_names == ["anchor", "positive"]
+    assert loaded("writing-graph-ids")["anchor_id"][0] == "a0"
+    assert loaded("scene-provenance")["stage_a"][1] == "about 1"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(words in text for words in ("authorship encoder", "training mixture", "two stages"))
+
+
+def test_a_second_teacher_and_the_control_have_configs_of_their_own(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    for change, expected in (
+        ({"teacher": "rrivera1849/LUAR-MUD"}, "writing-luar-mud-k3"),
+        ({"neighbours": "random"}, "writing-random-k3"),
+        ({"task": "hands"}, "hands-k3"),
+    ):
+        info = json.loads((run / "graph" / "graph.json").read_text(encoding="utf-8"))
+        changed = shutil.copytree(run / "graph", tmp_path / expected)
+        (changed / "graph.json").write_text(json.dumps(info | change), encoding="utf-8")
+        publish_dataset(changed, GRAPH, to_folder)
+        names = [c["config_name"] for c in header(repository(tmp_path, GRAPH))["configs"]]
+        assert expected in names
+
+
+def test_queries_need_the_corpus_they_were_written_from(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    alone = Path(shutil.copytree(run / "queries", tmp_path / "alone" / "queries"))
+    with pytest.raises(DataError, match="--corpus"):
+        publish_dataset(alone, "obliq-ir/queries", to_folder)
+    publish_dataset(alone, "obliq-ir/queries", to_folder, corpus=run / "corpus")
+
+
+def test_a_folder_that_is_no_artefact_names_what_was_looked_for(
+    tmp_path: Path, to_folder: PublishOptions
+) -> None:
+    with pytest.raises(DataError, match=r"graph\.json"):
+        publish_dataset(tmp_path, CORPUS, to_folder)
+    with pytest.raises(DataError, match="no such folder"):
+        publish_dataset(tmp_path / "nowhere", CORPUS, to_folder)
+
+
+# --------------------------------------------------------------------------- cards
+
+
+def test_a_graph_card_carries_purity_audit_and_the_warning(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    publish_dataset(run / "graph", GRAPH, to_folder)
+    text = (repository(tmp_path, GRAPH) / "README.md").read_text(encoding="utf-8")
+    assert "| author | 0.500 | [0.400, 0.600] | 0.100 | 5.00 | [4.000, 6.000] |" in text
+    assert "find the person behind an anonymous" in text
+    assert "dialect, age, gender, native language" in text
+    assert "| 1 | 4 | 0.500 | [0.400, 0.600] | 0.100 | 5.00 | [4.000, 6.000] |" in text
+
+
+def test_a_model_card_carries_results_data_prompts_and_settings(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    publish_model(run / "model", MODEL, to_folder, datasets=(f"{GRAPH}@v1",), adapter_repo=ADAPTER)
+    folder = repository(tmp_path, MODEL)
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert "| writing | **this model** | 0.412 [0.390, 0.430] |" in text
+    assert "this model − untrained base | +0.101 | [+0.080, +0.120] | < .001 |" in text
+    assert f"| base revision | {COMMIT} |" in text
+    assert "| recipe hash | " + "c" * 64 in text
+    assert "| learning_rate | 0.0001 |" in text
+    assert "| writing-graph | writing | graph | 3 | 0 |" in text
+    assert f"| {GRAPH} |  | published data |  |  | v1 |" in text
+    assert "| writing | `Instruct: Given a passage" in text
+    assert "anchor is an evaluation query (found, kept) | 1 |" in text
+    assert "find the person behind an anonymous" in text
+    found = header(folder)
+    assert found["base_model"] == BASE
+    assert found["base_model_relation"] == "finetune"
+    assert found["datasets"] == [GRAPH]
+    adapter = header(repository(tmp_path, ADAPTER))
+    assert adapter["base_model_relation"] == "adapter"
+    assert "lora" in adapter["tags"]
+
+
+@pytest.mark.parametrize("kind", ["dataset", "model"])
+def test_the_header_is_valid_for_the_hub(
+    run: Path, options: PublishOptions, tmp_path: Path, hub: LocalHub, kind: str
+) -> None:
+    from huggingface_hub import DatasetCard, ModelCard
+
+    if kind == "dataset":
+        publish_dataset(run / "graph", GRAPH, options)
+    else:
+        publish_model(run / "model", MODEL, options)
+    name = GRAPH if kind == "dataset" else MODEL
+    text = (
+        hub.content(name, "README.md", kind).decode()
+        if options.to == "hub"
+        else (repository(tmp_path, name) / "README.md").read_text(encoding="utf-8")
+    )
+    card = DatasetCard(text) if kind == "dataset" else ModelCard(text)
+    assert card.data.license == "apache-2.0"
+    if kind == "model":
+        assert card.data.eval_results[0].metric_value == 0.412
+
+
+def test_no_training_text_path_user_or_token_is_published(
+    run: Path, options: PublishOptions, hub: LocalHub, tmp_path: Path
+) -> None:
+    publish_model(run / "model", MODEL, options, adapter_repo=ADAPTER)
+    if options.to == "hub":
+        published = {
+            (name, path): hub.content(name, path, "model")
+            for name in (MODEL, ADAPTER)
+            for path in hub.repo(name, "model").files()
+        }
+    else:
+        published = {
+            (name, path): data
+            for name in (MODEL, ADAPTER)
+            for path, data in files(repository(tmp_path, name)).items()
+        }
+    assert any(path == "model.safetensors" for _, path in published)
+    for data in published.values():
+        for forbidden in (PLANTED, str(tmp_path), str(Path.home()) + "/", OWNER, "12.5"):
+            assert forbidden.encode() not in data
+
+
+def test_cards_of_datasets_hold_no_text_of_the_data(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    name = "obliq-ir/training"
+    for part in ("corpus", "graph", "mixture", "queries"):
+        publish_dataset(run / part, name, to_folder)
+    text = (repository(tmp_path, name) / "README.md").read_text(encoding="utf-8")
+    assert PLANTED not in text
+    assert "passage 3" not in text
+
+
+def test_a_non_commercial_base_gives_a_non_commercial_checkpoint(
+    run: Path, hub: LocalHub, tiny_model_dir: Path
+) -> None:
+    put_base(hub, tiny_model_dir)
+    hub.put(BASE, {"README.md": b"---\nlicense: cc-by-nc-4.0\n---\nbase\n"}, kind="model")
+    repo = hub.repo(BASE, "model")
+    repo.commits[COMMIT] = repo.find("main")  # type: ignore[assignment]
+    online = PublishOptions(endpoint=hub.url, token=OWNER)
+    publish_model(run / "model", MODEL, online)
+    text = hub.content(MODEL, "README.md", "model").decode()
+    assert yaml.safe_load(split_card(text)[1])["license"] == "cc-by-nc-4.0"
+    with pytest.raises(ObliqError, match="allows more than that of the base"):
+        publish_model(
+            run / "model", MODEL, PublishOptions(endpoint=hub.url, token=OWNER, licence="mit")
+        )
+
+
+def test_an_unknown_licence_of_the_base_is_asked_for(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ObliqError, match="--licence"):
+        publish_model(run / "model", MODEL, PublishOptions(to=f"folder:{tmp_path / 'x'}"))
+    with pytest.raises(ObliqError, match=r"licence 'cc-by-40'.*did you mean 'cc-by-4\.0'"):
+        publish_model(
+            run / "model", MODEL, PublishOptions(to=f"folder:{tmp_path / 'x'}", licence="cc-by-40")
+        )
+
+
+# --------------------------------------------------------------------------- results
+
+
+def test_results_of_other_tasks_are_kept(
+    run: Path, options: PublishOptions, hub: LocalHub, tmp_path: Path
+) -> None:
+    publish_model(run / "model", MODEL, options)
+    other = {"dataset": {"id": "other/data", "task_id": "x"}, "value": 0.5}
+    read = (
+        (lambda path: hub.content(MODEL, path, "model").decode())
+        if options.to == "hub"
+        else (lambda path: (repository(tmp_path, MODEL) / path).read_text(encoding="utf-8"))
+    )
+    mine = yaml.safe_load(read(".eval_results/writing.yaml"))
+    assert mine[0]["dataset"] == {"id": CORPUS, "task_id": "writing.ndcg_at_10"}
+    assert mine[0]["value"] == 0.412
+    result = {
+        "task": {"type": "STS"},
+        "dataset": {"type": "other/data", "name": "other"},
+        "metrics": [{"type": "spearman", "value": 1.0}],
+    }
+    card = read("README.md").replace(
+        "  results:\n", "  results:\n  - " + json.dumps(result) + "\n", 1
+    )
+    changed = {
+        ".eval_results/writing.yaml": yaml.safe_dump([other, *mine]).encode(),
+        ".eval_results/other.yaml": yaml.safe_dump([other]).encode(),
+        "README.md": card.encode(),
+    }
+    if options.to == "hub":
+        hub.put(MODEL, changed, kind="model")
+    else:
+        for path, data in changed.items():
+            (repository(tmp_path, MODEL) / path).write_bytes(data)
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    report["systems"]["writing"]["student"]["ndcg_at_10"] = 0.5
+    (run / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    publish_model(run / "model", MODEL, options)
+    entries = yaml.safe_load(read(".eval_results/writing.yaml"))
+    assert [entry["value"] for entry in entries] == [0.5, 0.5]
+    assert entries[0] == other
+    assert yaml.safe_load(read(".eval_results/other.yaml")) == [other]
+    index = yaml.safe_load(split_card(read("README.md"))[1])["model-index"][0]["results"]
+    assert [r["dataset"]["type"] for r in index] == ["other/data", CORPUS]
+    assert index[1]["metrics"][0]["value"] == 0.5
+
+
+def test_the_same_checkpoint_again_makes_no_commit(run: Path, options: PublishOptions) -> None:
+    first = publish_model(run / "model", MODEL, options, adapter_repo=ADAPTER)
+    again = publish_model(run / "model", MODEL, options, adapter_repo=ADAPTER)
+    assert [p.changed for p in first] == [True, True]
+    assert [p.changed for p in again] == [False, False]
+
+
+# --------------------------------------------------------------------------- what is refused
+
+
+def test_an_adapter_on_a_local_or_unknown_base_is_refused(
+    run: Path, to_folder: PublishOptions, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    config_file = run / "adapter" / "adapter_config.json"
+    config = json.loads(config_file.read_text(encoding="utf-8"))
+    for name in (str(tiny_model_dir), "", None, "../base", "C:\\models\\base"):
+        config_file.write_text(
+            json.dumps(config | {"base_model_name_or_path": name}), encoding="utf-8"
+        )
+        with pytest.raises(HubError, match="--base organisation/name@revision"):
+            publish_model(run / "model", MODEL, to_folder, adapter_repo=ADAPTER)
+    assert not (tmp_path / "laid-out").exists(), "the model alone is not published either"
+    config_file.write_text(json.dumps(config | {"revision": None}), encoding="utf-8")
+    saved = run / "adapter" / "config_sentence_transformers.json"
+    recorded = json.loads(saved.read_text(encoding="utf-8"))
+    recorded["base_model"] |= {"revision": None, "path": str(tiny_model_dir)}
+    saved.write_text(json.dumps(recorded), encoding="utf-8")
+    with pytest.raises(HubError, match="the commit of its base acme/base is not recorded"):
+        publish_model(run / "model", MODEL, to_folder, adapter_repo=ADAPTER)
+    publish_model(run / "model", MODEL, to_folder, adapter_repo=ADAPTER, base=f"{BASE}@{COMMIT}")
+    published = files(repository(tmp_path, ADAPTER))
+    assert json.loads(published["adapter_config.json"])["revision"] == COMMIT
+    inner = json.loads(published["config_sentence_transformers.json"])["base_model"]
+    assert inner["revision"] == COMMIT
+    assert "path" not in inner
+
+
+def test_a_cut_base_is_published_merged_only(run: Path, to_folder: PublishOptions) -> None:
+    saved = run / "adapter" / "config_sentence_transformers.json"
+    recorded = json.loads(saved.read_text(encoding="utf-8"))
+    recorded["base_model"]["layers"] = 1
+    saved.write_text(json.dumps(recorded), encoding="utf-8")
+    with pytest.raises(HubError, match="publish the merged model"):
+        publish_model(run / "model", MODEL, to_folder, adapter_repo=ADAPTER)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("pickle", "pickled weights are not published"),
+        ("no modules", r"no modules\.json"),
+        ("remote code", "without remote code"),
+        ("no pooling", "1_Pooling.*missing"),
+        ("truncated", "not a whole safetensors file"),
+        ("no weights", "only safetensors"),
+    ],
+)
+def test_a_checkpoint_that_would_not_load_is_refused(
+    run: Path, to_folder: PublishOptions, tmp_path: Path, damage: str, message: str
+) -> None:
+    model = run / "model"
+    weights = model / "model.safetensors"
+    if damage == "pickle":
+        weights.rename(model / "pytorch_model.bin")
+    elif damage == "no modules":
+        (model / "modules.json").unlink()
+    elif damage == "remote code":
+        text = (model / "modules.json").read_text(encoding="utf-8")
+        text = text.replace("sentence_transformers.", "my_code.", 1)
+        (model / "modules.json").write_text(text, encoding="utf-8")
+    elif damage == "no pooling":
+        shutil.rmtree(model / "1_Pooling")
+    elif damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-8])
+    else:
+        weights.unlink()
+    with pytest.raises(HubError, match=message):
+        publish_model(model, MODEL, to_folder)
+    assert not (tmp_path / "laid-out").exists()
+
+
+def test_state_of_the_training_stays_where_it_is(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    for name in ("training_args.bin", "optimizer.pt", "rng_state.pth", "trainer_state.json"):
+        (run / "model" / name).write_bytes(b"state")
+    publish_model(run / "model", MODEL, to_folder)
+    names = {Path(path).name for path in files(repository(tmp_path, MODEL))}
+    assert not names & {"training_args.bin", "optimizer.pt", "rng_state.pth", "trainer_state.json"}
+
+
+def test_weights_of_an_earlier_push_are_removed_and_other_files_kept(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    publish_model(run / "model", MODEL, to_folder)
+    folder = repository(tmp_path, MODEL)
+    for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin", "notes.md", "x.png"):
+        (folder / name).write_bytes(b"old")
+    pushed = publish_model(run / "model", MODEL, to_folder)
+    assert pushed[0].deleted == ["model-00001-of-00002.safetensors", "pytorch_model.bin"]
+    assert (folder / "notes.md").exists()
+
+
+def test_adapters_and_whole_weights_do_not_share_a_repository(
+    run: Path, to_folder: PublishOptions
+) -> None:
+    publish_model(run / "model", MODEL, to_folder)
+    publish_model(run / "adapter", ADAPTER, to_folder)
+    with pytest.raises(HubError, match="holds whole weights"):
+        publish_model(run / "adapter", MODEL, to_folder)
+    with pytest.raises(HubError, match="holds an adapter"):
+        publish_model(run / "model", ADAPTER, to_folder)
+    with pytest.raises(ObliqError, match="repository of its own"):
+        publish_model(run / "model", MODEL, to_folder, adapter_repo=MODEL)
+
+
+def test_a_pull_request_and_a_dry_run_leave_main_alone(run: Path, hub: LocalHub) -> None:
+    online = {"endpoint": hub.url, "token": OWNER, "licence": "apache-2.0"}
+    dry = publish_model(run / "model", MODEL, PublishOptions(**online, dry_run=True))  # type: ignore[arg-type]
+    assert dry[0].dry_run
+    assert "model.safetensors" in dry[0].added
+    assert ("model", MODEL) not in hub.repos
+    with pytest.raises(HubError, match="no repository to open a pull request in"):
+        publish_model(run / "model", MODEL, PublishOptions(**online, create_pr=True))  # type: ignore[arg-type]
+    hub.put(MODEL, {"notes.md": b"x"}, kind="model")
+    pull = publish_model(run / "model", MODEL, PublishOptions(**online, create_pr=True))  # type: ignore[arg-type]
+    assert pull[0].revision == "refs/pr/1"
+    assert "model.safetensors" not in hub.repo(MODEL, "model").files()
+    assert "model.safetensors" in hub.repo(MODEL, "model").files("refs/pr/1")
