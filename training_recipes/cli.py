@@ -38,6 +38,12 @@ def run(
     context: typer.Context,
     recipe: Annotated[str, typer.Argument(help="a recipe file, or the name of one that ships")],
     until: Annotated[str | None, typer.Option(help="stop after this stage")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what it takes, and run nothing")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="for --dry-run: h100, 8xa100-80gb, cpu, ...")
+    ] = None,
     settings: Annotated[
         bool,
         typer.Option("--settings", help="list all settings", callback=show_settings, is_eager=True),
@@ -48,6 +54,14 @@ def run(
     Finished stages are found and not run again; a run that was killed goes on where it was. Any
     setting of the recipe can follow: --graph.neighbours random, --seed 14, --out runs/other.
     """
+    if device is not None and not dry_run:
+        raise ObliqError("--device names what --dry-run estimates for; training takes what is there")
+    if dry_run:
+        from training_recipes.plan import plan_recipe, shown
+        from training_recipes.recipe import load_recipe
+
+        typer.echo(shown(plan_recipe(load_recipe(recipe, context.args), device=device)))
+        return
     _run(recipe, context.args, until)
 
 
@@ -127,9 +141,9 @@ def _train(recipe: str, words: Sequence[str], *, mixture: Path | None, resume: b
         return train_recipe(loaded, mixture=mixture, resume=resume)
     with run_lock(Path(loaded.out)):
         if mixture is None and (Path(loaded.out) / "stages" / "mixture.json").is_file():
-            from training_recipes.run import RecipeRun
+            from training_recipes.run import open_run
 
-            RecipeRun(loaded).begin("train")
+            open_run(loaded).begin("train")
         return train_recipe(loaded, mixture=mixture, resume=resume)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from training_recipes.recipe import Recipe
 
-__all__ = ["RecipeRun", "run_recipe"]
+__all__ = ["RecipeRun", "open_run", "run_recipe"]
 
 
 class RecipeRun(RunSteps):
@@ -64,7 +64,7 @@ class RecipeRun(RunSteps):
             raise ObliqError(
                 "nothing to train on: queries.source is none, and graph.task is null or the dose 0"
             )
-        if recipe.corpus.source != "classics" and recipe.corpus.path is None:
+        if recipe.corpus.source in {"beir", "jsonl"} and recipe.corpus.path is None:
             raise ObliqError(
                 f"corpus.path: source {recipe.corpus.source!r} needs the folder or "
                 "file that it reads"
@@ -92,6 +92,9 @@ class RecipeRun(RunSteps):
             raise ObliqError("tasks: source jsonl makes one task; lay several out and use beir")
         if self.recipe.queries.count is not None and self.recipe.queries.source != "llm":
             raise ObliqError("queries.count: goes with queries.source llm")
+        for key in ("folders", "group_fields", "revision"):
+            if config.source != "bench" and getattr(config, key):
+                raise ObliqError(f"corpus.{key}: goes with corpus.source bench")
 
     def begin(self, stage: str) -> None:
         """Mark a stage of the run folder as begun; see :meth:`StageRunner.begin`."""
@@ -255,6 +258,19 @@ def _content(place: str | None) -> str | None:
     return hash_files(place) if place is not None and Path(place).exists() else None
 
 
+def open_run(recipe: Recipe) -> RecipeRun:
+    """The run of a recipe: over one corpus, or over several tasks with corpora of their own.
+
+    Raises:
+        ObliqError: As of :class:`RecipeRun`.
+    """
+    if recipe.corpus.source == "bench":
+        from training_recipes.several_corpora import SeveralCorporaRun
+
+        return SeveralCorporaRun(recipe)
+    return RecipeRun(recipe)
+
+
 def run_recipe(
     recipe: Recipe, *, until: str | None = None, say: Callable[[str], None] | None = None
 ) -> list[str]:
@@ -271,7 +287,7 @@ def run_recipe(
     Raises:
         ObliqError: The recipe contradicts itself, or another process works in the run folder.
     """
-    run = RecipeRun(recipe)
+    run = open_run(recipe)
     tell = say or (lambda line: None)
     with run_lock(run.folder):
         ran = StageRunner(run.folder, run.stages(), tell).run(until=until)

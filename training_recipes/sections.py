@@ -30,8 +30,9 @@ SYSTEMS = ("bm25", "teacher", "base", "student", "fusion")
 class CorpusConfig:
     """Where the documents come from."""
 
-    source: Literal["classics", "beir", "jsonl"] = field(
-        default="classics", metadata=about("builder of the corpus")
+    source: Literal["classics", "beir", "jsonl", "bench"] = field(
+        default="classics",
+        metadata=about("builder of the corpus; bench: each task has its own, as in OBLIQ-Bench"),
     )
     path: str | None = field(
         default=None, metadata=about("folder or file that the builder reads", path=True)
@@ -58,6 +59,23 @@ class CorpusConfig:
     )
     other_where: dict[str, str] = field(
         default_factory=dict, metadata=about("only rows of it with these values of fields")
+    )
+    revision: str | None = field(
+        default=None, metadata=about("revision of OBLIQ-Bench on the Hub (bench)", hashed=False)
+    )
+    folders: dict[str, str] = field(
+        default_factory=dict,
+        metadata=about(
+            "task -> a folder of its own, where path does not hold it (bench)",
+            path=True,
+            hashed=False,
+        ),
+    )
+    group_fields: dict[str, str] = field(
+        default_factory=dict,
+        metadata=about(
+            "task -> metadata field that names a document's source (bench)", hashed=False
+        ),
     )
 
 
