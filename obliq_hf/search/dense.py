@@ -10,7 +10,7 @@ documents with equal vectors really tie.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Hits", "check_vectors", "search", "top_k"]
+__all__ = ["Block", "Hits", "VectorSource", "cast_half", "check_vectors", "search", "top_k"]
 
 _QUERY_ROWS = 512  # queries scored at once; with _TILE_ROWS the scores stay in the cache
 _TILE_ROWS = 2048
@@ -49,9 +49,42 @@ class Hits:
         return len(self.rows)
 
 
+class Block(NamedTuple):
+    """Successive rows of a source of vectors.
+
+    Attributes:
+        first: Row number of the first.
+        vectors: Float32 ``[rows, d]``, contiguous; may be overwritten by the next block.
+        largest_norm: Largest norm of any row, where it is known; else it is computed.
+        residual: Largest norm of the difference between a row here and as ``take`` gives it.
+    """
+
+    first: int
+    vectors: NDArray[np.float32]
+    largest_norm: float | None = None
+    residual: float = 0.0
+
+
+class VectorSource(Protocol):
+    """Document vectors that are not one array: read in blocks, exact rows on demand."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and dimensions."""
+        ...
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """All rows in order, at most ``rows`` at a time."""
+        ...
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The given rows, float32 ``[len(rows), d]``; their inner products decide the order."""
+        ...
+
+
 def search(
     queries: ArrayLike,
-    documents: ArrayLike,
+    documents: ArrayLike | VectorSource,
     k: int,
     *,
     excluded: Sequence[Sequence[int]] | None = None,
@@ -63,8 +96,8 @@ def search(
 
     Args:
         queries: Float vectors ``[q, d]``.
-        documents: Float vectors ``[n, d]``, an array or a memory map, in single or half
-            precision; other precisions are cast to single, block by block.
+        documents: Float vectors ``[n, d]``: an array, a memory map or another source, in single
+            or half precision; other precisions are cast to single, block by block.
         k: Hits per query; when fewer documents are admissible, all of them are returned.
         excluded: For every query the document rows that may not be returned, in any order;
             they are removed before the best ``k`` are taken.
@@ -90,7 +123,7 @@ def search(
 
 def top_k(
     queries: ArrayLike,
-    documents: ArrayLike,
+    documents: ArrayLike | VectorSource,
     k: int,
     *,
     excluded: Sequence[Sequence[int]] | None = None,
@@ -107,22 +140,23 @@ def top_k(
         ObliqError: As ``search``.
     """
     questions = check_vectors(queries, "queries")
-    corpus = _as_matrix(documents, "documents")
-    if len(corpus) == 0:
+    corpus = _as_source(documents)
+    size, dimensions = corpus.shape
+    if size == 0:
         raise ObliqError("there are no documents to search: documents has no rows")
-    if questions.shape[1] != corpus.shape[1]:
+    if questions.shape[1] != dimensions:
         raise ObliqError(
-            f"queries have {questions.shape[1]} dimensions and documents {corpus.shape[1]}; "
+            f"queries have {questions.shape[1]} dimensions and documents {dimensions}; "
             "were they encoded by the same model?"
         )
     if k < 1:
         raise ObliqError(f"k must be at least 1, not {k}")
     if block_rows is None:
-        block_rows = max(_TILE_ROWS, _BLOCK_BYTES // (4 * max(1, corpus.shape[1])))
+        block_rows = max(_TILE_ROWS, _BLOCK_BYTES // (4 * max(1, dimensions)))
     elif block_rows < 1:
         raise ObliqError(f"block_rows must be at least 1, not {block_rows}")
-    width = min(k, len(corpus))
-    hidden = flatten_exclusions(excluded, len(questions), len(corpus))
+    width = min(k, size)
+    hidden = flatten_exclusions(excluded, len(questions), size)
     rows = np.zeros((len(questions), width), dtype=np.int64)
     scores = np.full((len(questions), width), -np.inf, dtype=np.float32)
     counts = np.zeros(len(questions), dtype=np.int64)
@@ -132,10 +166,17 @@ def top_k(
         low, high = np.searchsorted(hidden[0], (start, stop))
         pool_hidden = (hidden[0][low:high] - start, hidden[1][low:high])
         pools.append(_Pool(questions[start:stop], corpus, width, pool_hidden))
-    for first, block in _blocks(corpus, block_rows):
+    for block in corpus.blocks(block_rows):
         for pool in pools:
-            for offset in range(0, len(block), _TILE_ROWS):
-                pool.add(first + offset, block[offset : offset + _TILE_ROWS])
+            for offset in range(0, len(block.vectors), _TILE_ROWS):
+                pool.add(
+                    Block(
+                        block.first + offset,
+                        block.vectors[offset : offset + _TILE_ROWS],
+                        block.largest_norm,
+                        block.residual,
+                    )
+                )
     start = 0
     while pools:
         pool = pools.pop(0)
@@ -189,26 +230,45 @@ def _largest_norm(block: NDArray[np.float32], first: int, name: str) -> float:
     return float(np.sqrt(largest))
 
 
-def _blocks(corpus: NDArray, block_rows: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield ``(first row, rows as contiguous float32)``, one block at a time."""
-    buffer: NDArray[np.float32] | None = None
-    for first in range(0, len(corpus), block_rows):
-        block = corpus[first : first + block_rows]
-        if block.dtype == np.float32 and block.flags.c_contiguous:
-            yield first, np.asarray(block)
-            continue
-        if buffer is None:
-            buffer = np.empty((min(block_rows, len(corpus)), corpus.shape[1]), np.float32)
-        target = buffer[: len(block)]
-        if block.dtype == np.float16 and block.flags.c_contiguous:
-            _cast_half(block, target)
-        else:
-            with np.errstate(over="ignore"):
-                np.copyto(target, block, casting="unsafe")
-        yield first, target
+class _ArraySource:
+    """An array or a memory map as a source."""
+
+    def __init__(self, matrix: NDArray) -> None:
+        self.matrix = matrix
+        self.shape = (matrix.shape[0], matrix.shape[1])
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Rows as contiguous float32, without a copy where they are that already."""
+        buffer: NDArray[np.float32] | None = None
+        size, dimensions = self.shape
+        for first in range(0, size, rows):
+            block = self.matrix[first : first + rows]
+            if block.dtype == np.float32 and block.flags.c_contiguous:
+                yield Block(first, np.asarray(block))
+                continue
+            if buffer is None:
+                buffer = np.empty((min(rows, size), dimensions), np.float32)
+            target = buffer[: len(block)]
+            if block.dtype == np.float16 and block.flags.c_contiguous:
+                cast_half(block, target)
+            else:
+                with np.errstate(over="ignore"):
+                    np.copyto(target, block, casting="unsafe")
+            yield Block(first, target)
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Single rows as float32."""
+        taken = np.asarray(self.matrix[rows])
+        return taken if taken.dtype == np.float32 else taken.astype(np.float32)
 
 
-def _cast_half(source: NDArray[np.float16], target: NDArray[np.float32]) -> None:
+def _as_source(documents: ArrayLike | VectorSource) -> VectorSource:
+    if hasattr(documents, "blocks") and hasattr(documents, "take"):
+        return documents
+    return _ArraySource(_as_matrix(documents, "documents"))
+
+
+def cast_half(source: NDArray[np.float16], target: NDArray[np.float32]) -> None:
     """Cast half to single precision with torch, twenty times as fast as numpy.
 
     Pieces stay below the size at which torch starts its own threads, which would compete with
@@ -232,7 +292,7 @@ class _Pool:
     def __init__(
         self,
         queries: NDArray[np.float32],
-        corpus: NDArray,
+        corpus: VectorSource,
         width: int,
         hidden: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> None:
@@ -243,12 +303,13 @@ class _Pool:
         order = np.argsort(hidden[1], kind="stable")
         self.hidden_query, self.hidden_row = hidden[0][order], hidden[1][order]
         norms = np.sqrt(np.einsum("ij,ij->i", queries, queries, dtype=np.float64))
+        self.norms = norms
         # |fl(x . y) - x . y| <= d u |x| |y| in any order of summation, for both sides of a
         # comparison; the last term covers products that underflow.
         dims = queries.shape[1]
         self.slack = 2.02 * (dims + 2) * _UNIT * norms
         self.floor = 2 * dims * _TINY
-        self.longest = 0.0
+        self.longest = self.residual = 0.0
         self.kth = np.full(self.size, -np.inf, dtype=np.float32)
         self.bar = self.kth.copy()
         self.limit = 2 * self.size * width
@@ -258,15 +319,22 @@ class _Pool:
         self.score_buffer = np.empty(self.size * _TILE_ROWS, dtype=np.float32)
         self.mask_buffer = np.empty(self.size * _TILE_ROWS, dtype=bool)
 
-    def add(self, first: int, tile: NDArray[np.float32]) -> None:
-        """Score the documents ``first ...`` and keep what can still be among the best."""
-        longest = max(self.longest, _largest_norm(tile, first, "documents"))
-        if longest > self.longest:
-            self.longest = longest
+    def add(self, block: Block) -> None:
+        """Score documents and keep what can still be among the best."""
+        first, tile = block.first, block.vectors
+        norm = block.largest_norm
+        known = norm is not None
+        if norm is None:
+            norm = _largest_norm(tile, first, "documents")
+        if norm > self.longest or block.residual > self.residual:
+            self.longest = max(self.longest, norm)
+            self.residual = max(self.residual, block.residual)
             self._set_bar()
         count = len(tile)
         scores = self.score_buffer[: self.size * count].reshape(count, self.size)
         np.matmul(tile, self.columns, out=scores)
+        if known and not np.isfinite(scores[:, 0]).all():
+            _largest_norm(tile, first, "documents")  # names the row
         low, high = np.searchsorted(self.hidden_row, (first, first + count))
         if high > low:
             scores[self.hidden_row[low:high] - first, self.hidden_query[low:high]] = -np.inf
@@ -287,7 +355,7 @@ class _Pool:
 
     def _set_bar(self) -> None:
         """A score must be above ``bar`` to be kept: the k-th best less twice the error."""
-        margin = self.slack * self.longest + self.floor
+        margin = self.slack * self.longest + 2 * self.residual * self.norms + self.floor
         self.bar = np.nextafter((self.kth - margin).astype(np.float32), np.float32(-np.inf))
 
     def _collect(self) -> tuple[NDArray, NDArray, NDArray]:
@@ -331,9 +399,7 @@ class _Pool:
         products = np.empty((min(_PAIR_ROWS, len(query)), self.queries.shape[1]))
         for start in range(0, len(query), _PAIR_ROWS):
             part = slice(start, start + _PAIR_ROWS)
-            documents = np.asarray(self.corpus[row[part]])
-            if documents.dtype != np.float32:
-                documents = documents.astype(np.float32)
+            documents = self.corpus.take(row[part])
             out = products[: len(documents)]
             np.multiply(documents, self.queries[query[part]], out=out, dtype=np.float64)
             exact[part] = out.sum(axis=1)
