@@ -130,19 +130,7 @@ def _write_rows(path: Path, rows: TrainingRows, negatives: int) -> None:
     with pq.ParquetWriter(path, schema) as writer:
         for start in range(0, len(rows), _WRITE_BLOCK):
             part = slice(start, start + _WRITE_BLOCK)
-            texts = [[*row, *[None] * negatives][:negatives] for row in rows.negatives[part]]
-            columns: dict[str, Any] = {
-                "anchor": rows.anchors[part],
-                "positive": rows.positives[part],
-                **{f"negative_{i + 1}": [row[i] for row in texts] for i in range(negatives)},
-                "anchor_id": rows.anchor_ids[part],
-                "positive_id": rows.positive_ids[part],
-                "negative_ids": rows.negative_ids[part],
-                "anchor_group": rows.anchor_groups[part],
-                "positive_group": rows.positive_groups[part],
-                "blocked_ids": rows.blocked_ids[part],
-                "filled": rows.filled[part],
-            }
+            columns = {**rows.columns(part, negatives), "filled": rows.filled[part]}
             writer.write_table(pa.table(columns, schema=schema))
 
 

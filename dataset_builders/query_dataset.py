@@ -110,17 +110,7 @@ def write_training_rows(path: Path, rows: TrainingRows, negatives: int) -> None:
     schema = train_features(negatives).arrow_schema
     with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema) as writer:
         for start in range(0, len(rows), 5000):
-            part = slice(start, start + 5000)
-            texts = [[*row, *[None] * negatives][:negatives] for row in rows.negatives[part]]
-            columns = {
-                "anchor": rows.anchors[part], "positive": rows.positives[part],
-                **{f"negative_{n + 1}": [row[n] for row in texts] for n in range(negatives)},
-                "anchor_id": rows.anchor_ids[part], "positive_id": rows.positive_ids[part],
-                "negative_ids": rows.negative_ids[part],
-                "anchor_group": rows.anchor_groups[part],
-                "positive_group": rows.positive_groups[part],
-                "blocked_ids": rows.blocked_ids[part],
-            }
+            columns = rows.columns(slice(start, start + 5000), negatives)
             writer.write_table(pa.table(columns, schema=schema))
 
 

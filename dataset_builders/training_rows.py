@@ -53,6 +53,7 @@ class TrainingRows:
         negative_ids: Their ids.
         filled: How many of a row's negatives, at the end, were drawn at random.
         blocked_ids: Documents that must not share a batch with the row.
+        negative_groups: Sources of the hard negatives; by default none is known.
         info: Provenance (JSON values).
         dropped: Reason -> rows left out.
     """
@@ -70,6 +71,7 @@ class TrainingRows:
     negative_ids: list[list[str]]
     filled: list[int]
     blocked_ids: list[list[str]]
+    negative_groups: list[list[str | None]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
@@ -84,10 +86,14 @@ class TrainingRows:
         "negative_ids",
         "filled",
         "blocked_ids",
+        "negative_groups",
     )
 
     def __post_init__(self) -> None:
         safe_name(self.name, "name of a training dataset")
+        if not self.negative_groups:
+            unknown = [[None] * len(row) for row in self.negative_ids]
+            object.__setattr__(self, "negative_groups", unknown)
         for column in self._COLUMNS:
             if len(getattr(self, column)) != len(self.anchors):
                 raise DataError(
@@ -97,6 +103,27 @@ class TrainingRows:
 
     def __len__(self) -> int:
         return len(self.anchors)
+
+    def columns(self, part: slice, negatives: int) -> dict[str, Any]:
+        """Some rows as the columns of :func:`obliq_hf.records.train_features`.
+
+        Args:
+            part: Which rows.
+            negatives: Columns ``negative_1 ..``; rows with fewer have None in the last ones.
+        """
+        texts = [[*row, *[None] * negatives][:negatives] for row in self.negatives[part]]
+        return {
+            "anchor": self.anchors[part],
+            "positive": self.positives[part],
+            **{f"negative_{i + 1}": [row[i] for row in texts] for i in range(negatives)},
+            "anchor_id": self.anchor_ids[part],
+            "positive_id": self.positive_ids[part],
+            "negative_ids": self.negative_ids[part],
+            "anchor_group": self.anchor_groups[part],
+            "positive_group": self.positive_groups[part],
+            "negative_groups": self.negative_groups[part],
+            "blocked_ids": self.blocked_ids[part],
+        }
 
     def drop(self, reasons: Mapping[int, str]) -> TrainingRows:
         """The rows without those named, which are counted by their reason."""
@@ -113,7 +140,7 @@ def _negative_columns(
     corpus: Corpus,
     texts: Sequence[str],
 ) -> dict[str, Any]:
-    """The three columns of hard negatives; ``rows`` says which mined row each one takes.
+    """The columns of hard negatives; ``rows`` says which mined row each one takes.
 
     A negative that is the row's own positive goes: the control may have drawn it.
     """
@@ -130,6 +157,7 @@ def _negative_columns(
     return {
         "negatives": [[texts[corpus.row[d]] for d, _ in row] for row in chosen],
         "negative_ids": [[d for d, _ in row] for row in chosen],
+        "negative_groups": [[corpus.groups[corpus.row[d]] for d, _ in row] for row in chosen],
         "filled": [sum(rank == 0 for _, rank in row) for row in chosen],
     }
 

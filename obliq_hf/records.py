@@ -486,7 +486,8 @@ def train_features(negatives: int) -> Features:
     """Columns of a training dataset with the given number of hard negatives a row.
 
     ``blocked_ids`` lists the documents that must not be in one batch with the row: its anchor,
-    its positive and their neighbours in the graph.
+    its positive and their neighbours in the graph. ``negative_groups`` has the source of each of
+    ``negative_ids``, null where it is not known.
     """
     from datasets import Features, List, Value
 
@@ -499,6 +500,7 @@ def train_features(negatives: int) -> Features:
         negative_ids=List(string),
         anchor_group=string,
         positive_group=string,
+        negative_groups=List(string),
         blocked_ids=List(string),
     )
     return Features(columns)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dataset_builders.near_duplicates import text_key
 from obliq_hf.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ class _Entities:
 
     def same(self, key: Any, text: str) -> int:
         number = self.number(key)
-        digest = hashlib.blake2b(
-            " ".join(text.split()).encode("utf-8", "surrogatepass"), digest_size=16
-        ).digest()
-        a, b = self.root(number), self.root(self.number(digest))
+        a, b = self.root(number), self.root(self.number(text_key(text)))
         if a != b:
             self._parent[max(a, b)] = min(a, b)
         return number
@@ -63,7 +60,7 @@ class Conflicts:
         name: Name of the dataset.
         touched: Per row, its anchor, its positive and (graph rows) their sources.
         blocked: Per row, what it touches and its documents' graph neighbours.
-        negatives: Per row, its mined negatives.
+        negatives: Per row, its mined negatives and (graph rows) their sources.
         negative_counts: int64 [rows], how many mined negatives a row has.
     """
 
@@ -107,10 +104,12 @@ def read_conflicts(
 
     Args:
         dataset: Columns ``anchor, positive, anchor_id, positive_id`` and, where there are any,
-            ``negative_1..n, negative_ids, anchor_group, positive_group, blocked_ids``.
+            ``negative_1..n, negative_ids, anchor_group, positive_group, negative_groups,
+            blocked_ids``.
         name: The dataset's name.
         kind: ``graph`` rows hold two documents, ``queries`` rows a query and a document.
-        separate_groups: Whether graph rows that share a source conflict.
+        separate_groups: Whether graph rows conflict that share a source, or of which one has a
+            negative from a source of the other.
 
     Raises:
         DataError: A column is missing, a text is missing or empty, or the ids of a row's
@@ -179,6 +178,10 @@ def read_conflicts(
     for row in range(rows):
         if not set(negatives[row]).isdisjoint(touched[row]):
             raise DataError(f"dataset {name!r} row {row}: a negative is its own anchor or positive")
+    if grouped:
+        for row, sources_of_row in enumerate(lists("negative_groups")):
+            known = dict.fromkeys(g for g in sources_of_row if g is not None)
+            negatives[row].extend(entities.number(("group", g)) for g in known)
     touched, blocked, negatives = _shared(touched, blocked, negatives)
     return Conflicts(name, touched, blocked, negatives, counts)
 

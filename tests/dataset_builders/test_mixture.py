@@ -80,6 +80,21 @@ def test_graph_rows_hold_the_texts_ids_and_groups_of_the_edges(corpus, vectors) 
         )
 
 
+def test_rows_say_the_sources_of_their_negatives(corpus, vectors, queries, tmp_path) -> None:
+    dose = take_dose(build_graph(corpus, vectors), 8)
+    mined = negatives_for_graph(dose, corpus, n=2, first_rank=1)
+    graph = graph_rows(dose, corpus, task="writing", negatives=mined)
+    asked = query_rows(
+        *queries, corpus, task="scene",
+        negatives=negatives_for_queries(*queries, corpus, n=2, first_rank=1),
+    )  # fmt: skip
+    for rows, entry in zip((graph, asked), build_mixture(tmp_path, [graph, asked]), strict=True):
+        table = pq.read_table(entry.path)
+        found = table.column("negative_groups").to_pylist()
+        assert found == [[corpus.groups[corpus.row[d]] for d in ids] for ids in rows.negative_ids]
+        assert any(found)
+
+
 def test_graph_rows_block_all_neighbours_of_both_ends_in_the_complete_graph(
     corpus, vectors
 ) -> None:

@@ -53,6 +53,7 @@ def write_dataset(
         "negative_ids": [[f"{name}-n{i}-{j}" for j in range(negatives)] for i in range(rows)],
         "anchor_group": [f"w{i}" if kind == "graph" else None for i in range(rows)],
         "positive_group": [f"v{i}" for i in range(rows)],
+        "negative_groups": [[None] * negatives for _ in range(rows)],
         "blocked_ids": [[f"{name}-a{i}", f"{name}-p{i}"] for i in range(rows)],
     }
     columns["positive"][0] += f" {PLANTED}"

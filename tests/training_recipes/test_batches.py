@@ -46,6 +46,7 @@ def rows_of(
         "negative_ids": lists,
         "anchor_group": [(groups or {}).get(a) for a, _ in pairs],
         "positive_group": [(groups or {}).get(b) for _, b in pairs],
+        "negative_groups": [[(groups or {}).get(n) for n in ids] for ids in lists],
         "blocked_ids": [
             sorted({a, b} | near.get(a, set()) | near.get(b, set())) if neighbours else []
             for a, b in pairs
@@ -98,7 +99,7 @@ def test_unknown_sources_do_not_count_as_one_source() -> None:
 
 def test_the_same_text_under_another_id_is_the_same_document() -> None:
     pairs = [("q1", "paris-1"), ("q2", "paris-2"), ("q3", "rome"), ("q4", "paris-1")]
-    texts = {"paris-1": "Paris", "paris-2": " Paris\n"}
+    texts = {"paris-1": "Paris", "paris-2": " PARIS\n"}
     assert together(rows_of(pairs, texts=texts), "queries") == {(0, 2), (1, 2), (2, 3)}
 
 
@@ -124,6 +125,20 @@ def test_a_negative_that_is_anothers_neighbour_keeps_rows_apart() -> None:
     assert together(rows_of(pairs, neighbours=pairs, negatives={0: ["n"], 1: ["m"]})) == {(0, 1)}
     near = [*pairs, ("d", "n")]
     assert together(rows_of(pairs, neighbours=near, negatives={0: ["n"], 1: ["m"]})) == set()
+
+
+def test_a_negative_from_the_source_of_anothers_document_keeps_graph_rows_apart() -> None:
+    pairs = [("a", "b"), ("c", "d"), ("e", "f")]
+    groups = {"a": "w1", "b": "w2", "c": "w3", "d": "w4", "e": "w5", "f": "w6", "n": "w4"}
+    negatives = {0: ["n"], 1: ["m"], 2: ["n"]}
+    dataset = rows_of(pairs, groups=groups, negatives=negatives)
+    assert together(dataset) == {(0, 2)}
+    assert together(dataset, "queries") == {(0, 1), (0, 2), (1, 2)}
+    assert read_conflicts(dataset, name="d", kind="graph", separate_groups=False).admits(0, 1)
+    for seed in range(8):
+        assert batches_of(dataset, batch_size=2, seed=seed) == [{0, 2}]
+    without = dataset.remove_columns("negative_groups")
+    assert together(without) == {(0, 1), (0, 2), (1, 2)}
 
 
 def random_graph(documents: int, sources: int, *, k: int = 3, seed: int = 0) -> Dataset:
