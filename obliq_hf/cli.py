@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("training_recipes.cli:train", "train a retriever on a mixture"),
     "evaluate": ("eval_mteb.cli:evaluate", "score models and baselines under MTEB"),
     "rerank": ("eval_mteb.rerank_cli:app", "rerank a run; choose a policy on development data"),
+    "encode": ("obliq_hf.search_cli:encode", "encode a corpus into an index of vectors"),
+    "search": ("obliq_hf.search_cli:search", "search an index with queries"),
     "compare": ("eval_mteb.cli:compare", "compare two evaluations query by query"),
     "report": ("eval_mteb.cli:report", "write tables and figures of a run"),
     "publish": ("model_cards.cli:publish", "publish datasets and models to a Hub or a folder"),
