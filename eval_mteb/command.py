@@ -190,6 +190,8 @@ def evaluate_command(
             "oracle": oracle_system,
         }
         fixed += [makers[name](base, talk) for name in asking]
+    if len(models) == 1:
+        fixed = [system.kept() for system in fixed]
     folders: list[Path] = []
     settings: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress}
     for task in chosen:

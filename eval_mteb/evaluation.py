@@ -334,8 +334,9 @@ def evaluate_folder(
         )
     if "student" in systems and student is not None:
         made.append(encoder_system("student", student, device=device, about="the trained student"))
-    folders: list[Path] = []
-    for task in tasks:
+    mteb_tasks = [
+        mteb_task
+        for task in tasks
         for mteb_task in folder_tasks(
             folder,
             task,
@@ -345,13 +346,18 @@ def evaluate_folder(
             group_field=group_field,
             depth=depth,
             vectors=store,
-        ):
-            settings: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress}
-            for system in made:
-                folders.append(evaluate_system(system, mteb_task, out, **settings))
-            if "base" in systems:
-                folders.append(choose_base(out, mteb_task, ["base-plain", "base-prompt"]))
-            if "fusion" in systems:
-                fused = fusion_system(out, mteb_task, fusion, method=fusion_method)
-                folders.append(evaluate_system(fused, mteb_task, out, **settings))
+        )
+    ]
+    settings: dict[str, Any] = {"batch_size": batch_size, "show_progress": show_progress}
+    folders: list[Path] = []
+    for system in made:
+        kept = system.kept()  # one model at a time, loaded once for all tasks
+        folders += [evaluate_system(kept, mteb_task, out, **settings) for mteb_task in mteb_tasks]
+        del kept
+    for mteb_task in mteb_tasks:
+        if "base" in systems:
+            folders.append(choose_base(out, mteb_task, ["base-plain", "base-prompt"]))
+        if "fusion" in systems:
+            fused = fusion_system(out, mteb_task, fusion, method=fusion_method)
+            folders.append(evaluate_system(fused, mteb_task, out, **settings))
     return folders

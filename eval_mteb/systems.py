@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -40,6 +40,7 @@ class System:
         load: Task -> mteb model, called only where a result is missing.
         about: What a report says about it.
         ceiling: It uses the judgments: reports show it apart, and never as a result.
+        reusable: What ``load`` gives serves every task.
     """
 
     name: str
@@ -47,6 +48,20 @@ class System:
     load: Callable[[ObliqRetrieval], Any]
     about: str = ""
     ceiling: bool = False
+    reusable: bool = False
+
+    def kept(self) -> System:
+        """This system with its model loaded once and kept as long as the system is, if it can."""
+        if not self.reusable:
+            return self
+        loaded: list[Any] = []
+
+        def load(task: ObliqRetrieval) -> Any:
+            if not loaded:
+                loaded.append(self.load(task))
+            return loaded[0]
+
+        return replace(self, load=load)
 
 
 def bm25_system(setting: str = "english", *, name: str = "bm25") -> System:
@@ -120,7 +135,8 @@ def encoder_system(
             name=name if source.id is None else None,
         )
 
-    return System(name, content_hash(["encoder", content, settings]), load, about)
+    fingerprint = content_hash(["encoder", content, settings])
+    return System(name, fingerprint, load, about, reusable=True)
 
 
 def fusion_system(

@@ -74,6 +74,20 @@ def test_all_systems_leave_their_files_and_agree_with_mtebs_own(
     assert len(list((tmp_path / "run" / "vectors").glob("*.npy"))) == 2
 
 
+def test_a_model_is_loaded_once_for_all_tasks_of_a_run(
+    folder, writing, scene, tiny_model_dir, tmp_path, monkeypatch
+):
+    from eval_mteb import models
+
+    loaded = []
+    load = models.load_model
+    monkeypatch.setattr(
+        models, "load_model", lambda *a, **k: loaded.append(k["name"]) or load(*a, **k)
+    )
+    run_all(folder, [writing, scene], tmp_path / "eval", tiny_model_dir)
+    assert sorted(loaded) == ["base-plain", "base-prompt", "student"]
+
+
 def test_base_is_the_better_of_the_two_with_both_kept(folder, writing, tiny_model_dir, tmp_path):
     run_all(folder, [writing], tmp_path / "eval", tiny_model_dir, systems=["base"])
     task = read_results(tmp_path / "eval")["writing"]
