@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from obliq_hf.llm import Budget, Price
-    from obliq_hf.records import Corpus
 
 __all__ = ["app"]
 
@@ -74,6 +72,7 @@ def synthesize(
     The key of a server is read from OBLIQ_LLM_API_KEY. Every answer is kept in the cache: an
     interrupted command goes on where it was, a finished one makes no call.
     """
+    from dataset_builders.corpora.repository import open_corpus
     from dataset_builders.query_checks import spacy_names
     from dataset_builders.query_flow import Sampling
     from dataset_builders.synthetic_queries import NegativeSettings
@@ -99,7 +98,7 @@ def synthesize(
         structured=structured, extra_body=(
             {"chat_template_kwargs": {"enable_thinking": False}} if no_thinking else None))
     try:
-        documents = _corpus(corpus, chosen.hub_config or chosen.name, group_field)
+        documents = open_corpus(corpus, chosen, group_field=group_field)
         report = run(
             chosen, documents, client, out, sample=sample, seed=seed, leave_out=held_out,
             lens=lens, form=form, variant=variant, sampling=sampling,
@@ -130,16 +129,18 @@ def report(
     figures: Annotated[bool, typer.Option(help="draw histograms; needs matplotlib")] = True,
 ) -> None:
     """Measure leakage, coverage, diversity, refusals, tokens and cost of written queries."""
+    from dataset_builders.corpora.repository import open_corpus
     from dataset_builders.diagnostics.query_report import report_on
-    from dataset_builders.synthetic_queries import read_synthetic
+    from dataset_builders.query_dataset import read_synthetic
     from obliq_hf.llm import Price
+    from obliq_hf.tasks import ObliqTask
 
     _, _, info = read_synthetic(folder)
-    config = info["task"].get("hub_config") or info["task"]["name"]
+    task = ObliqTask.from_dict(info["task"], source=str(folder / "queries.json"))
+    documents = None if corpus is None else open_corpus(corpus, task, group_field=group_field)
     price = Price(price_prompt, price_completion) if price_prompt or price_completion else None
     report_on(
-        folder, corpus=None if corpus is None else _corpus(corpus, config, group_field),
-        official=_official(official), price=price, figures=figures)
+        folder, corpus=documents, official=_official(official), price=price, figures=figures)
     typer.echo((folder / "report.md").read_text(encoding="utf-8"))
 
 
@@ -158,29 +159,3 @@ def _official(path: Path | None) -> list[str]:
 
     return [] if path is None else read_queries(path).texts
 
-
-def _corpus(source: str, config: str, group_field: str | None) -> Corpus:
-    """A corpus from a path, or from a dataset repository."""
-    from obliq_hf.errors import DataError
-    from obliq_hf.records import Corpus, read_corpus
-
-    if Path(source).exists() or source.count("/") != 1 or os.sep in source.strip("/").replace(
-            "/", "", 1):
-        return read_corpus(source, group_field=group_field, empty="drop")
-    try:
-        from datasets import load_dataset
-        from datasets.exceptions import DatasetNotFoundError
-    except ImportError as error:
-        raise DataError("reading a repository needs: pip install 'obliq-hf[data]'") from error
-    try:
-        rows = load_dataset(source, config, split="corpus")
-    except (DatasetNotFoundError, ValueError, ConnectionError, FileNotFoundError) as error:
-        raise DataError(
-            f"{source}: neither a folder here nor a dataset with the configuration {config!r} and "
-            f"a split 'corpus' ({error})") from error
-    metadata = rows["metadata"] if "metadata" in rows.column_names else [{}] * len(rows)
-    groups = [(m or {}).get(group_field or "group") for m in metadata]
-    return Corpus(
-        [str(i) for i in rows["_id"]], [t or "" for t in rows["text"]],
-        titles=[t or "" for t in rows["title"]] if "title" in rows.column_names else [],
-        groups=[None if g is None else str(g) for g in groups])
