@@ -179,7 +179,8 @@ def chosen_tasks(data: Path, names: Sequence[str]) -> list[ObliqTask | str]:
         elif name in present and own.is_file():
             task = load_task(own)
         short = task if isinstance(task, str) else task.name
-        if short not in present and len(present) > 1:
+        # a folder with one unnamed task takes the name of whatever task is asked for
+        if short not in present and (len(present) > 1 or isinstance(task, str)):
             raise ObliqError(f"{data} holds no task {short!r}{nearest(short, present)}")
         chosen.append(task)
     return chosen

@@ -26,6 +26,7 @@ __all__ = ["Asking", "Questions", "offered_texts", "query_of", "stable_seed"]
 _LIKE_IDENTIFIER = re.compile(r"\[(\s*(?:[0-9]{1,3}|[A-Z])\s*)\]")
 _HEADER = re.compile(r"^\[(?:[0-9]{1,3}|[A-Z])\]\n", re.MULTILINE)
 _QUERY = re.compile(r"<query>\n(.*?)\n</query>", re.DOTALL)
+_TOKENS_PER_IDENTIFIER = 8
 _END = "<end of candidates>"
 
 
@@ -83,7 +84,13 @@ class Asking:
         """Longest answer: room for every identifier asked for, and for the thinking."""
         if self.answer == "logprobs":
             return 4 + self.thinking_tokens
-        return 24 + 8 * wanted + self.thinking_tokens
+        return 24 + _TOKENS_PER_IDENTIFIER * wanted + self.thinking_tokens
+
+    def wanted(self, request: ChatRequest) -> int:
+        """How many documents a request asks to be named, by the room it leaves for them."""
+        if self.answer == "logprobs":
+            return 1
+        return (request.max_tokens - self.answer_tokens(0)) // _TOKENS_PER_IDENTIFIER
 
 
 class Questions:

@@ -47,7 +47,7 @@ def noisy_order(grades: Sequence[float], error_rate: float, rng: np.random.Gener
 
 
 class OracleClient(ScriptedClient):
-    """A client that answers ranking requests from judgments.
+    """A client that answers ranking requests from judgments; identifiers are numbers.
 
     Args:
         pools: The pools that will be asked about.
@@ -73,6 +73,7 @@ class OracleClient(ScriptedClient):
         if not 0 <= error_rate <= 1:
             raise ObliqError(f"error_rate is {error_rate}; it must lie between 0 and 1")
         super().__init__(self._answer, model=f"oracle-{error_rate}", batch=256)
+        self.asking = asking
         self.error_rate = error_rate
         self.seed = seed
         self._grades: dict[str, dict[str, int]] = {}
@@ -94,4 +95,5 @@ class OracleClient(ScriptedClient):
         content = request.messages[-1]["content"]
         rng = np.random.default_rng(stable_seed(self.seed, self.error_rate, content))
         order = noisy_order([judged[text] for text in texts], self.error_rate, rng)
-        return " > ".join(f"[{position + 1}]" for position in order)
+        named = order[: self.asking.wanted(request)]
+        return " > ".join(f"[{position + 1}]" for position in named)

@@ -223,7 +223,7 @@ def _tight_chains(answer: str, cut: bool) -> list[_Chain]:
 
 
 def _assured(chain: _Chain, answer: str) -> _Chain:
-    """Also sure: alone on its line, or announced with a colon at the end of one."""
+    """Also sure: alone on its line, announced with a colon, or several that end a line."""
     if chain.sure:
         return chain
     begin = answer.rfind("\n", 0, chain.start) + 1
@@ -232,7 +232,7 @@ def _assured(chain: _Chain, answer: str) -> _Chain:
     after = answer[chain.end : stop if stop >= 0 else len(answer)]
     leads = _LEAD.fullmatch(before) or _GAP.fullmatch(before)
     announced = before.rstrip(" *_`\"'").endswith(":")
-    if (leads or announced) and _GAP.fullmatch(after):
+    if (leads or announced or len(chain.numbers) > 1) and _GAP.fullmatch(after):
         return _Chain(chain.numbers, chain.start, chain.end, sure=True)
     return chain
 
