@@ -254,10 +254,17 @@ def _analysis(report: dict[str, Any]) -> list[str]:
 
 def _costs(report: dict[str, Any]) -> list[str]:
     rows = []
+    undefined = []
     for task, systems in report["costs"].items():
         for name, cost in systems.items():
             if not cost:
                 continue
+            without = cost.get("texts_without_a_vector")
+            if without:
+                undefined.append(
+                    f"{label(name)} has no vector for {without['queries']:,} queries and "
+                    f"{without['documents']:,} documents of {task}."
+                )
             seconds = cost.get("seconds", {})
             each = cost.get("milliseconds_per_query", {})
             encoded = seconds.get("encode documents")
@@ -286,6 +293,7 @@ def _costs(report: dict[str, Any]) -> list[str]:
         table([*head, "calls", "tokens"], rows, left=2),
         "",
         "`found`: the vectors were there from another task or prompt of the same model.",
+        *undefined,
         "",
     ]
 

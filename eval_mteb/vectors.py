@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["check_vectors", "encode_blocks", "stored_vectors"]
+__all__ = ["BLOCK_ROWS", "check_vectors", "encode_blocks", "stored_vectors"]
 
 logger = logging.getLogger(__name__)
 
 BLOCK_ROWS = 4096
+"""Vectors that are encoded, or read back, at once."""
 
 
 def check_vectors(vectors: NDArray[np.float32], first_row: int, what: str) -> NDArray[np.float32]:

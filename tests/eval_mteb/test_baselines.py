@@ -17,12 +17,14 @@ from eval_mteb.systems import (
     multihop_system,
     oracle_system,
     rewriter_system,
+    teacher_system,
 )
 from eval_mteb.tasks import folder_task
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import read_json
 from obliq_hf.llm.scripted import ScriptedClient
 from obliq_hf.search.runs import read_run
+from obliq_hf.teachers import StylometricProfile
 
 
 def user(request) -> str:
@@ -51,6 +53,25 @@ class KnowsGold:
             grade = self.qrels.get(query, {})
             found.append(sorted(ids, key=lambda d: -grade.get(d, 0)))
         return found
+
+
+def test_a_text_that_the_stylometric_teacher_cannot_judge_is_counted_and_stops_nothing(
+    folder, writing, tmp_path
+):
+    queries = folder / "tasks" / "writing" / "queries.jsonl"
+    lines = queries.read_text(encoding="utf-8").replace("love and death", "любовь")
+    queries.write_text(lines, encoding="utf-8", newline="\n")
+    corpus = folder / "corpus.jsonl"
+    rows = corpus.read_text(encoding="utf-8").replace("a letter from her sister", " ")
+    corpus.write_text(rows, encoding="utf-8", newline="\n")
+    task = folder_task(folder, writing)
+    profile = StylometricProfile.fit([text for text in task.data.corpus.texts if text.strip()])
+    evaluate_system(teacher_system(profile), task, tmp_path / "eval")
+    write_report(tmp_path / "eval", figures=False, resamples=100)
+    costs = read_results(tmp_path / "eval")["writing"].systems["teacher"].cost
+    assert costs["texts_without_a_vector"] == {"documents": 1, "queries": 1}
+    report = (tmp_path / "eval" / "report.md").read_text(encoding="utf-8")
+    assert "no vector for 1 queries and 1 documents of writing" in report
 
 
 def test_a_rewriting_is_what_is_searched_with_and_failures_keep_the_query(
