@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from eval_mteb.dense import VectorSearch, document_texts
 from eval_mteb.models import local_meta
 from eval_mteb.vectors import BLOCK_ROWS, check_vectors, encode_blocks, stored_vectors
