@@ -44,7 +44,8 @@ KEY_VERSION = 1
 """Part of every cache key; raised only when the meaning of a stored answer changes."""
 
 _ROLES = ("system", "user", "assistant")
-_COMPLETE = ("stop", "eos_token", "stop_sequence")
+_INCOMPLETE = frozenset(
+    ("length", "content_filter", "tool_calls", "function_call", "error", "abort", "cancelled"))
 
 
 class LLMError(ObliqError):
@@ -154,7 +155,7 @@ class ChatAnswer:
     @property
     def usable(self) -> bool:
         """Whether there is a complete text: no error, not empty, not cut, not filtered."""
-        return self.error is None and bool(self.text) and self.finish_reason in _COMPLETE
+        return self.error is None and bool(self.text) and self.finish_reason not in _INCOMPLETE
 
     @property
     def truncated(self) -> bool:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["STRUCTURED", "completion_body", "prompt_bound", "read_completion"]
 
+_CUT = ("max_tokens", "max_length", "model_length")
+"""Other servers' words for `length`."""
+
 STRUCTURED = ("response_format", "structured_outputs", "none")
 """Ways to ask for an answer of a given form: the standard one, vLLM's own, not at all."""
 
@@ -86,7 +89,8 @@ def read_completion(
     reasoning = message.get("reasoning") or message.get("reasoning_content")
     text, inline = strip_thinking(content) if isinstance(content, str) else ("", None)
     thinking = "\n".join(part for part in (reasoning, inline) if part) or None
-    finish = choice.get("finish_reason") or "stop"
+    finish = str(choice.get("finish_reason") or "stop").lower()
+    finish = "length" if finish in _CUT else finish
     if not text and finish not in ("length", "content_filter"):
         return None, paid, Fault(
             "empty", "the reply has no text", finish_reason=finish, thinking=thinking)

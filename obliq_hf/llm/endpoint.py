@@ -136,7 +136,7 @@ class EndpointClient(SessionClient):
 
             self._http = build_client(
                 base_url=self.base_url, provider=self.provider, api_key=self._api_key,
-                timeout=self.timeout, connections=self.concurrency,
+                timeout=self.timeout, connections=self.concurrency, model=self.model,
             )
             loop = asyncio.new_event_loop()
             self._slots = asyncio.Semaphore(self.concurrency)

@@ -13,6 +13,10 @@ from typing import Any
 
 import httpx2
 from huggingface_hub import AsyncInferenceClient
+from huggingface_hub.inference._providers import get_provider_helper
+
+from obliq_hf.llm.chat import LLMError
+from obliq_hf.llm.retries import redact
 
 __all__ = ["InferenceClient", "build_client"]
 
@@ -73,14 +77,25 @@ def _plain(value: Any) -> Any:
 
 def build_client(
     *, base_url: str | None, provider: str | None, api_key: str | None, timeout: float,
-    connections: int,
+    connections: int, model: str | None = None,
 ) -> InferenceClient:
     """A client for an address, or for the Hub's providers where there is none.
 
     Without a key of its own an address gets no authorization at all; the base class would send
     it the user's Hub token.
+
+    Raises:
+        LLMError: No provider of the Hub serves the model, or there is no token for it.
     """
     if base_url is None:
+        try:
+            helper = get_provider_helper(provider, task="conversational", model=model)  # type: ignore[arg-type]
+            helper.prepare_request(
+                inputs=[], parameters={}, headers={}, model=model, api_key=api_key)
+        except (ValueError, OSError) as error:
+            raise LLMError(
+                f"the Hub's providers cannot be asked for {model!r}: {redact(str(error), api_key)}"
+            ) from None
         return InferenceClient(
             connections=connections, provider=provider, token=api_key, timeout=timeout)
     headers: Any = None if api_key else {"authorization": None}

@@ -104,10 +104,12 @@ def fault_of(error: Exception, secret: str | None = None) -> Fault:
         secret: A key that must not appear in the detail.
     """
     import httpx2
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if isinstance(error, HfHubHTTPError):
         return _status_fault(error, secret)
+    if isinstance(error, OfflineModeIsEnabled):
+        return Fault("offline", "HF_HUB_OFFLINE is set: the Hub cannot be asked", fatal=True)
     cause = error.__cause__ if isinstance(error.__cause__, httpx2.TimeoutException) else error
     if isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout)):
         return Fault("connection", redact(str(cause) or "refused", secret), outage="down")

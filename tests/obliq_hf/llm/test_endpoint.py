@@ -21,6 +21,7 @@ from obliq_hf.llm import (
     LLMError,
     Price,
     RetryPolicy,
+    request_key,
 )
 
 if TYPE_CHECKING:
@@ -155,6 +156,27 @@ def test_a_cut_answer_is_returned_but_not_usable():
     assert answer.truncated
     assert not answer.usable
     assert server.calls == 1
+
+
+@pytest.mark.parametrize(("word", "usable", "truncated"), [
+    ("stop", True, False), ("eos_token", True, False), ("END_TURN", True, False),
+    ("length", False, True), ("MAX_TOKENS", False, True), ("model_length", False, True),
+    ("content_filter", False, False), ("tool_calls", False, False), ("abort", False, False),
+])
+def test_every_servers_word_for_the_end_of_an_answer_is_understood(word, usable, truncated):
+    answer, _ = one(lambda b, n: Reply("text", finish=word))
+    assert (answer.usable, answer.truncated) == (usable, truncated)
+
+
+def test_concurrency_retries_time_limits_and_budgets_change_no_key():
+    keys = {
+        request_key(EndpointClient(url, model="m", **options).identity, ask("a"))
+        for url, options in (
+            ("http://127.0.0.1:1/v1", {}), ("http://127.0.0.1:2/v1", {"concurrency": 3}),
+            ("http://127.0.0.1:1", {"timeout": 1.0, "retry": FAST, "api_key": "k"}),
+            ("http://127.0.0.1:1", {"budget": Budget(calls=1), "price": Price(1, 1)}))
+    }
+    assert len(keys) == 1
 
 
 def test_a_cut_answer_without_text_is_no_failure_to_be_repeated():
@@ -329,6 +351,19 @@ def test_ctrl_c_keeps_the_answers_of_calls_under_way(tmp_path: Path):
         again.close()
     assert {a.text for a in answers.values()} == {f"re t{i}" for i in range(60)}
     assert server.calls == 60
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({}, "api_key"), ({"api_key": SECRET}, "HF_HUB_OFFLINE"),
+    ({"provider": "no-such-provider", "api_key": SECRET}, "no-such-provider"),
+])
+def test_the_hubs_providers_are_refused_at_once_where_they_cannot_be_asked(options, message):
+    started = time.monotonic()
+    with EndpointClient(model="org/model", **options) as client, \
+            pytest.raises(LLMError, match=message) as caught:
+        client.complete_all(many(3))
+    assert SECRET not in str(caught.value)
+    assert time.monotonic() - started < 5
 
 
 def test_requests_are_read_only_as_fast_as_they_are_sent():
