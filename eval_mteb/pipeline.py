@@ -68,7 +68,7 @@ def described_task(metadata: Any, tasks: Sequence[ObliqTask] = ()) -> ObliqTask:
     short = own.name if own is not None else getattr(getattr(known, "data", None), "name", None)
     plain = name.replace("GoldRetrieval", "Retrieval")
     for task in tasks:
-        if short == task.name or {name, plain} & {task.mteb_name, task.folder_task_name}:
+        if short == task.name or task.mteb_name in (name, plain):
             return task
     if own is not None:
         return own

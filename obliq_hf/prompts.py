@@ -114,18 +114,20 @@ def prompts_for(
         template: Name of a template, a template, or its two parts.
 
     Returns:
-        ``query`` (with a generic instruction), ``document``, each task's name, and for each of
-        its names in mteb ``<name>-query``, with ``<name>-document`` where documents have a prompt.
+        ``query`` (with a generic instruction), ``document``, each task's name, and for the mteb
+        task that evaluates it, where there is one, ``<mteb name>-query``, with
+        ``<mteb name>-document`` where documents have a prompt. Tasks over folders get the prompt
+        of their task's name (:func:`eval_mteb.dense.with_task_prompt`).
     """
     parts = get_template(template)
     prompts = {"query": parts.query_prompt(GENERIC_INSTRUCTION), "document": parts.document}
     for task in load_tasks(tasks):
         text = parts.query_prompt(task.instruction)
         prompts[task.name] = text
-        for name in filter(None, (task.mteb_name, task.folder_task_name)):
-            prompts[f"{name}-query"] = text
+        if task.mteb_name is not None:
+            prompts[f"{task.mteb_name}-query"] = text
             if parts.document:
-                prompts[f"{name}-document"] = parts.document
+                prompts[f"{task.mteb_name}-document"] = parts.document
     return prompts
 
 
@@ -163,7 +165,8 @@ def _known_names() -> set[str]:
     for name in builtin_task_names():
         task = load_task(name)
         names.add(task.name)
-        mteb_names.update(filter(None, (task.mteb_name, task.folder_task_name)))
+        if task.mteb_name is not None:
+            mteb_names.add(task.mteb_name)
     return names | mteb_names | {f"{n}-{s}" for n in mteb_names for s in ("query", "document")}
 
 

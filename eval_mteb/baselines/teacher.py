@@ -15,6 +15,7 @@ from obliq_hf.teachers import StylometricProfile
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
     from mteb.models.model_meta import ModelMeta
     from numpy.typing import NDArray
 

@@ -122,12 +122,6 @@ class ObliqTask:
             object.__setattr__(self, "title", self.name)
 
     @property
-    def folder_task_name(self) -> str:
-        """The mteb task name under which any corpus folder is evaluated on this task."""
-        words = re.split(r"[_-]+", self.name)
-        return "Obliq" + "".join(word[:1].upper() + word[1:] for word in words) + "Retrieval"
-
-    @property
     def fingerprint(self) -> str:
         """SHA-256 over all fields."""
         return content_hash(self.to_dict())
@@ -285,6 +279,11 @@ def load_task(
     return _builtin(text)
 
 
+def _letters(name: str) -> str:
+    """What is left of a name in file systems without case and in the names of mteb tasks."""
+    return re.sub("[^a-z0-9]", "", name.lower())
+
+
 def load_tasks(
     tasks: Iterable[str | Path | ObliqTask] | str | Path | ObliqTask,
     *,
@@ -298,19 +297,19 @@ def load_tasks(
 
     Raises:
         ObliqError: As for :func:`load_task`; or two tasks whose names are the same apart from
-            case, or that share a task name of mteb.
+            case, ``-`` and ``_``, or that share a task name of mteb.
     """
     items = [tasks] if isinstance(tasks, str | Path | ObliqTask) else list(tasks)
     loaded = [load_task(item, relative_to=relative_to) for item in items]
     seen: dict[str, str] = {}
     for task in loaded:
-        for name in filter(None, {task.name, task.mteb_name, task.folder_task_name}):
-            key = name.lower()
-            if key in seen:
+        names = [name for name in (task.name, task.mteb_name) if name is not None]
+        for name in names:
+            other = seen.get(_letters(name))
+            if other is not None:
                 raise ObliqError(
-                    f"tasks {seen[key]!r} and {task.name!r} share the name {name!r}; names must "
-                    "differ by more than case"
+                    f"tasks {other!r} and {task.name!r} share the name {name!r}; names must "
+                    "differ by more than case, '-' and '_'"
                 )
-        for name in filter(None, {task.name, task.mteb_name, task.folder_task_name}):
-            seen[name.lower()] = task.name
+        seen.update((_letters(name), task.name) for name in names)
     return loaded

@@ -193,7 +193,6 @@ def test_instructions_stand_on_the_query_side_only(template):
         assert prompts["writing"].count(task.instruction) == 1
         assert prompts["writing"].endswith("\n")
     assert prompts["writing"] == prompts[f"{task.mteb_name}-query"]
-    assert prompts["writing"] == prompts[f"{task.folder_task_name}-query"]
 
 
 def test_document_prompts_stand_under_mtebs_names_where_there_are_any():
@@ -215,6 +214,16 @@ def test_mteb_finds_each_tasks_own_prompt_and_the_generic_one_elsewhere():
         assert prompts[get_prompt_name(prompts, meta, PromptType.document)] == prompts["document"]
     other = mteb.get_task("SCIDOCS").metadata
     assert get_prompt_name(prompts, other, PromptType.query) == "query"
+
+
+def test_every_prompt_under_a_name_of_mteb_names_a_task_that_mteb_has():
+    import mteb
+
+    tasks = [*builtin_task_names(), ObliqTask.from_dict(values())]
+    sides = [name.rsplit("-", 1)[0] for name in prompts_for(tasks, "reasonir") if "-" in name]
+    assert sorted(set(sides)) == sorted(load_task(n).mteb_name for n in builtin_task_names())
+    for name in set(sides):
+        assert mteb.get_task(name).metadata.name == name
 
 
 def test_braces_in_an_instruction_stay_as_they_are():
