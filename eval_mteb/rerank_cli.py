@@ -37,7 +37,13 @@ _Data = Annotated[
 _Tasks = Annotated[
     str | None, typer.Option(help="task names or YAML files, comma-separated; default: all")
 ]
-_Llm = Annotated[str | None, typer.Option(help="address of an OpenAI-compatible server, or 'hub'")]
+_Llm = Annotated[
+    str | None,
+    typer.Option(
+        help="http://... of an OpenAI-compatible server, hub, hub:PROVIDER, vllm, batch:FOLDER "
+        "or embedded"
+    ),
+]
 _Model = Annotated[str | None, typer.Option(help="name of the language model there")]
 _Revision = Annotated[str | None, typer.Option(help="revision of the served weights")]
 _Slots = Annotated[int, typer.Option(help="calls at once")]
@@ -81,12 +87,11 @@ def _client(
     from eval_mteb.rerank_command import LLMOptions
     from obliq_hf.errors import ObliqError
 
-    if (llm is None) != (model is None):
-        raise ObliqError("give both --llm URL and --model NAME, or neither")
-    if llm is None or model is None:
+    if llm is None:
+        if model is not None:
+            raise ObliqError("--model names a model of --llm: give both, or neither")
         yield None
         return
-    cache.parent.mkdir(parents=True, exist_ok=True)
     options = LLMOptions(llm, model, revision, slots, max_calls, max_tokens, thinking)
     client = options.client(cache)
     try:

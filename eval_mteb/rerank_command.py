@@ -32,7 +32,8 @@ class LLMOptions:
     """The language model of a command.
 
     Attributes:
-        endpoint: Address of an OpenAI-compatible server; ``hub`` asks the Hub's providers.
+        spec: An address, ``hub``, ``vllm``, ``batch:FOLDER`` or ``embedded``; see
+            :func:`obliq_hf.llm.load.load_client`.
         model: The model's name there.
         revision: Its revision, where known.
         slots: Calls at once.
@@ -41,8 +42,8 @@ class LLMOptions:
         thinking: None leaves it to the model; False tells the chat template not to think.
     """
 
-    endpoint: str
-    model: str
+    spec: str
+    model: str | None = None
     revision: str | None = None
     slots: int = 64
     max_calls: int | None = None
@@ -51,20 +52,23 @@ class LLMOptions:
 
     def client(self, cache: Path) -> ChatClient:
         """A client that keeps every answer in a cache file."""
-        from obliq_hf.llm import Budget, CachedClient, EndpointClient
+        from obliq_hf.llm import Budget
+        from obliq_hf.llm.load import load_client
 
         extra = None
         if self.thinking is not None:
             extra = {"chat_template_kwargs": {"enable_thinking": self.thinking}}
-        endpoint = EndpointClient(
-            None if self.endpoint == "hub" else self.endpoint,
+        limited = self.max_calls is not None or self.max_tokens is not None
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        return load_client(
+            self.spec,
             model=self.model,
             revision=self.revision,
+            cache=cache,
             concurrency=self.slots,
-            budget=Budget(calls=self.max_calls, tokens=self.max_tokens),
+            budget=Budget(calls=self.max_calls, tokens=self.max_tokens) if limited else None,
             extra_body=extra,
         )
-        return CachedClient(endpoint, cache)
 
 
 @dataclass(frozen=True)

@@ -82,17 +82,33 @@ def _section(sweep: TaskSweep) -> list[str]:
                 f"{change['helped']} / {change['hurt']} / "
                 f"{change['unchanged'] + change['zero_under_both']}",
                 _number(trial["requests_per_query"], 1),
+                str(trial.get("rounds") or ""),
                 _number(trial.get("tokens_per_query"), 0),
                 _number(trial.get("seconds_per_query"), 1),
                 str(trial.get("failed_queries", 0)),
             ]
         )
     lines += _table(
-        ["reranker", "nDCG@10", "gain [95 %]", "nDCG@50", "R@100", "helped / hurt / same",
-         "calls a query", "tokens a query", "seconds a query", "failed"],
+        [
+            "reranker",
+            "nDCG@10",
+            "gain [95 %]",
+            "nDCG@50",
+            "R@100",
+            "helped / hurt / same",
+            "calls a query",
+            "rounds",
+            "tokens a query",
+            "seconds a query",
+            "failed",
+        ],
         rows,
-    )  # fmt: skip
+    )
     front = pareto(_points(sweep), cost="requests_per_query", value="ndcg_at_10")
+    lines += [
+        "",
+        "Rounds wait for one another; seconds are summed over calls, which run side by side.",
+    ]
     lines += ["", f"Not beaten at their price in calls: {', '.join(front)}."]
     parts = [
         [label, name, str(tally.requests), str(tally.prompt_tokens + tally.completion_tokens)]
@@ -317,6 +333,7 @@ def draw_pareto(sweeps: Sequence[TaskSweep]) -> Figure | None:
                 textcoords="offset points",
                 fontsize=7.5,
             )
+        axis.margins(y=0.12)
         axis.set_xlabel("calls a query")
         axis.set_ylabel("nDCG@10")
         axis.set_title(sweep.task, fontsize=10)

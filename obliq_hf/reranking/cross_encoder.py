@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.reranking.values import Ranking
+from obliq_hf.reranking.values import Ranking, Tally
 
 if TYPE_CHECKING:
     from obliq_hf.llm.flows import Flow
@@ -101,6 +102,7 @@ class CrossEncoderReranker:
             options["prompt"] = self.prompt
         elif task.name in (getattr(model, "prompts", None) or {}):
             options["prompt_name"] = task.name
+        started = time.perf_counter()
         pairs = [(pool.query, candidate.text) for candidate in pool.candidates]
         scores = np.asarray(
             model.predict(pairs, batch_size=self.batch_size, show_progress_bar=False, **options),
@@ -117,5 +119,7 @@ class CrossEncoderReranker:
             bad = pool.candidates[int(np.flatnonzero(~np.isfinite(scores))[0])].id
             raise ObliqError(f"{self.name}: query {pool.query_id!r}, document {bad!r}: NaN score")
         order = np.argsort(-scores, kind="stable")
-        return Ranking(tuple(order.tolist()), tuple(scores.tolist()))
+        seconds = time.perf_counter() - started
+        tally = Tally(seconds=seconds, latency=seconds)
+        return Ranking(tuple(order.tolist()), tuple(scores.tolist()), tally)
         yield  # a generator, like every reranker

@@ -145,20 +145,23 @@ def choose(
 def _cost_row(trial: Trial) -> dict[str, Any]:
     queries = max(1, len(trial.scores))
     costs = trial.costs
+    seconds = float(costs.get("seconds", 0.0))
     row: dict[str, Any] = {"requests_per_query": round(trial.requests_per_query, 3)}
-    if costs.get("requests"):
-        tokens = costs.get("prompt_tokens", 0) + costs.get("completion_tokens", 0)
-        row["tokens_per_query"] = round(tokens / queries, 1)
-        paid = costs["requests"] - costs.get("cached", 0)
-        # answers from a cache took no time; the others stand for them
-        row["seconds_per_query"] = (
-            round(costs["seconds"] / paid * costs["requests"] / queries, 3) if paid else None
-        )
-        row["failed_queries"] = len(costs.get("failed_queries", ()))
-        row["faults"] = dict(costs.get("faults", {}))
-    elif "wall_seconds" in costs:
-        row["seconds_per_query"] = None
-    return row
+    if not costs.get("requests"):
+        return {**row, "seconds_per_query": round(seconds / queries, 3)}
+    tokens = costs.get("prompt_tokens", 0) + costs.get("completion_tokens", 0)
+    # answers from a cache took no time; the others stand for them
+    paid = costs["requests"] - costs.get("cached", 0)
+    return {
+        **row,
+        "rounds": costs.get("rounds"),
+        "tokens_per_query": round(tokens / queries, 1),
+        "seconds_per_query": (
+            round(seconds / paid * costs["requests"] / queries, 3) if paid else None
+        ),
+        "failed_queries": len(costs.get("failed_queries", ())),
+        "faults": dict(costs.get("faults", {})),
+    }
 
 
 @dataclass(frozen=True)
