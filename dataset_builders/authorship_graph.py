@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from obliq_hf.records import Corpus
+    from obliq_hf.search.shards import ShardedVectors
+
+    Vectors = NDArray[Any] | ShardedVectors
 
 __all__ = [
     "Graph",
@@ -44,7 +47,7 @@ _QUERY_BLOCK = 4096
 _EXCLUSION_BLOCK = 10_000_000
 
 
-def _unit_vectors(vectors: NDArray[Any], corpus: Corpus) -> NDArray[np.float32]:
+def _unit_vectors(vectors: Vectors, corpus: Corpus) -> NDArray[np.float32] | ShardedVectors:
     """Check vectors and bring them to length 1; those that are so already are not copied.
 
     Raises:
@@ -87,7 +90,7 @@ def _query_blocks(admissible: AdmissiblePairs, n: int) -> Iterator[range]:
 
 def build_graph(
     corpus: Corpus,
-    vectors: NDArray[Any],
+    vectors: Vectors,
     *,
     k: int = 3,
     exclude_same_group: bool = True,
@@ -102,7 +105,8 @@ def build_graph(
 
     Args:
         corpus: n documents.
-        vectors: [n, d] vectors of the teacher, any floating type, memory-mapped or not.
+        vectors: [n, d] vectors of the teacher, any floating type, memory-mapped or not; or those of
+            an index, ``VectorIndex(folder).vectors(unit=True)``, which are read in blocks.
         k: Neighbours a document.
         exclude_same_group: Leave out pairs within a group; no effect on a corpus without groups.
             False, over the searched corpus, is the graph of the paper.
@@ -126,7 +130,10 @@ def build_graph(
         raise DataError(f"k must be at least 1, not {k}")
     admissible = AdmissiblePairs(corpus, exclude_same_group=exclude_same_group)
     unit = _unit_vectors(vectors, corpus)
-    documents = unit if not admissible.copies else unit[admissible.candidates]
+    documents = unit
+    if admissible.copies:
+        rows = admissible.candidates
+        documents = unit[rows] if isinstance(unit, np.ndarray) else unit.select(rows)
     counts = np.zeros(len(corpus), dtype=np.int64)
     positives: list[NDArray[np.int64]] = []
     scores: list[NDArray[np.float32]] = []

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from dataset_builders.diagnostics.audit import Audit
+    from obliq_hf.records import Corpus
 
 __all__ = ["corpus", "graph", "mixture", "negatives"]
 
@@ -88,6 +89,10 @@ def graph(
     teacher: Annotated[
         str, typer.Option(help="'stylometric', a model name, or a folder")
     ] = "stylometric",
+    index: Annotated[
+        Path | None,
+        typer.Option(help="vectors of a teacher that 'obliq encode' wrote, instead of --teacher"),
+    ] = None,
     k: Annotated[int, typer.Option(help="nearest neighbours a document")] = 3,
     dose: Annotated[int | None, typer.Option(help="edges to take; default all")] = None,
     selection: Annotated[str, typer.Option(help="confident, random or mutual")] = "confident",
@@ -127,17 +132,13 @@ def graph(
         raise ObliqError(f"a dose of {dose} edges is more than {k} for {len(documents)} documents")
     if label is not None:
         column_values(documents, label)
-    from obliq_hf.teachers import load_teacher
-
-    texts = documents.full_texts()
-    encoder = load_teacher(teacher, corpus_texts=texts)
-    vectors = encoder.encode(texts, show_progress=True)
+    vectors, info = _teacher_vectors(documents, teacher, index)
     built = build_graph(
         documents,
         vectors,
         k=k,
         exclude_same_group=exclude_same_group,
-        info={"teacher": encoder.name, "teacher_fingerprint": encoder.fingerprint},
+        info=info,
         show_progress=True,
     )
     chosen = built
@@ -156,6 +157,27 @@ def graph(
         )
     typer.echo(screen.verdict)
     typer.echo(_audit_table(found))
+
+
+def _teacher_vectors(documents: Corpus, teacher: str, index: Path | None) -> tuple[Any, Any]:
+    """The documents' vectors under the teacher, encoded now or found in an index, and its name."""
+    from obliq_hf.errors import ObliqError
+
+    if index is not None:
+        from obliq_hf.search.index import VectorIndex
+
+        opened = VectorIndex(index)
+        if opened.ids != documents.ids:
+            raise ObliqError(f"{index}: does not hold the corpus's documents in their order")
+        by = opened.manifest.encoded_by
+        info = {"teacher": by.name, "teacher_fingerprint": by.fingerprint}
+        return opened.vectors(unit=True), info
+    from obliq_hf.teachers import load_teacher
+
+    texts = documents.full_texts()
+    encoder = load_teacher(teacher, corpus_texts=texts)
+    info = {"teacher": encoder.name, "teacher_fingerprint": encoder.fingerprint}
+    return encoder.encode(texts, show_progress=True), info
 
 
 def _audit_table(found: Audit) -> str:

@@ -219,4 +219,6 @@ def _show(
         pairs = zip(found.rows.tolist(), found.scores.tolist(), strict=True)
         for rank, (row, score) in enumerate(pairs, 1):
             excerpt = excerpts.get(index.ids[row], "")
-            typer.echo(f"{rank:>4}  {score:.4f}  {index.ids[row]}" + (f"  {excerpt}" * bool(excerpt)))
+            typer.echo(
+                f"{rank:>4}  {score:.4f}  {index.ids[row]}" + (f"  {excerpt}" * bool(excerpt))
+            )

@@ -47,7 +47,7 @@ def make_tokenizer(folder: Path) -> int:
 
 
 def make_bidirectional_llama(folder: Path, *, layers: int = 2, seed: int = 0) -> Path:
-    """Write a random ``llama_bidirec`` checkpoint with its tokenizer, and code that must not run."""
+    """Write a random ``llama_bidirec`` checkpoint, its tokenizer, and code that must not run."""
     import torch
     from transformers import LlamaConfig, LlamaModel
 

@@ -81,7 +81,9 @@ def find_device(name: str) -> tuple[int, Device]:
     several = re.fullmatch(r"([1-9]\d*)x(.+)", name.lower())
     count, kind = (int(several[1]), several[2]) if several else (1, name.lower())
     if kind not in DEVICES:
-        raise ObliqError(f"no device {kind!r}{nearest(kind, DEVICES)} (several of one kind: 8xh100)")
+        raise ObliqError(
+            f"no device {kind!r}{nearest(kind, DEVICES)} (several of one kind: 8xh100)"
+        )
     return count, DEVICES[kind]
 
 
@@ -221,9 +223,7 @@ def read_architecture(config: TrainingConfig) -> Architecture:
         )
         parameters += trained
     sizes = model.config
-    inside = sum(
-        p.numel() for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n
-    )
+    inside = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n)
     heads = sizes.num_attention_heads
     width = getattr(sizes, "head_dim", None) or sizes.hidden_size // heads
     return Architecture(

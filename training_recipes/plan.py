@@ -340,7 +340,7 @@ def _corpus_places(recipe: Recipe, task: str) -> list[Path]:
         if own is not None:
             places.append(Path(own))
         elif config.path is not None:
-            from dataset_builders.corpora.obliq_bench import folder_of
+            from dataset_builders.corpora.several import folder_of
 
             places.append(folder_of(config.path, task))
     elif config.path is not None:

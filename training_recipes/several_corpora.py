@@ -55,10 +55,10 @@ class SeveralCorporaRun(RecipeRun):
 
     def build_corpus(self) -> None:
         """Write ``corpus/tasks/<task>/``, each with its corpus."""
-        from dataset_builders.corpora import obliq_bench
+        from dataset_builders.corpora import several
 
         config = self.recipe.corpus
-        obliq_bench.build(
+        several.build(
             self.folder / "corpus",
             config.path,
             tasks=[task.name for task in self.tasks],

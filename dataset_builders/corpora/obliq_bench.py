@@ -110,14 +110,6 @@ def download(
     return folder, folder.name
 
 
-def folder_of(root: str | Path, task: str) -> Path:
-    """The folder below ``root`` that holds a task with its corpus, in either layout."""
-    for place in (Path(root) / "tasks" / task, Path(root) / _FOLDERS.get(task, task)):
-        if place.is_dir():
-            return place
-    return Path(root)
-
-
 def build(
     out: str | Path,
     source: str | Path = REPOSITORY,

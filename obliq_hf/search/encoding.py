@@ -126,9 +126,7 @@ class _Documents:
         counts: dict[str, int] = {} if dropped is None else dropped
         seen: dict[str, bytes] = {}
         for identifier, text in self._all():
-            digest = hashlib.blake2b(
-                text.encode("utf-8", "surrogatepass"), digest_size=16
-            ).digest()
+            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
             if identifier in seen:
                 if seen[identifier] != digest:
                     raise DataError(
@@ -328,9 +326,7 @@ def _encode_shards(
     if not numbers:
         return
     wanted = set(numbers)
-    total = sum(
-        min(plan.shard_rows, plan.vectors - number * plan.shard_rows) for number in numbers
-    )
+    total = sum(min(plan.shard_rows, plan.vectors - number * plan.shard_rows) for number in numbers)
     seen: set[bytes] = set()
     ids: list[str] = []
     texts: list[str] = []

@@ -11,7 +11,6 @@ import hashlib
 import json
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -22,6 +21,7 @@ from obliq_hf.search.dense import Block, cast_half
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -33,7 +33,7 @@ Storage = Literal["float32", "float16", "int8"]
 STORAGES: tuple[str, ...] = get_args(Storage)
 
 _TYPES = {"F32": np.float32, "F16": np.float16, "I8": np.int8}
-_NAMES = {"float32": "F32", "float16": "F16", "int8": "I8"}
+_NAMES = {np.dtype(kind).name: name for name, kind in _TYPES.items()}
 _LARGEST_HEADER = 1 << 20
 
 
@@ -151,16 +151,29 @@ def write_shard(
 def _write(
     path: Path, tensors: dict[str, NDArray[Any]], metadata: dict[str, str]
 ) -> tuple[str, int]:
-    """Write a safetensors file; returns the digest of what stands on disk, and its size."""
-    from safetensors.numpy import save_file
+    """Write a safetensors file; returns the digest of what stands on disk, and its size.
 
+    The library's own writer puts metadata in an order that differs from run to run.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    offset = 0
+    for name, array in tensors.items():
+        header[name] = {
+            "dtype": _NAMES[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+        with temporary.open("wb") as stream:
+            stream.write(struct.pack("<Q", len(text)) + text)
+            for array in tensors.values():
+                stream.write(memoryview(np.ascontiguousarray(array)).cast("B"))
         digest = file_digest(temporary)
         size = temporary.stat().st_size
-        found, _ = _read_header(temporary)
-        for tensor, array in tensors.items():
-            assert tuple(found[tensor]["shape"]) == array.shape
+        _read_header(temporary)
     return digest, size
 
 
@@ -384,9 +397,7 @@ class ShardedVectors:
             residual = max((s.record.residual for s in self.shards), default=0.0)
             for first in range(0, len(self), rows):
                 wanted = np.arange(first, min(first + rows, len(self)), dtype=np.int64)
-                yield self._block(
-                    first, self._gathered(wanted, exact=False), (longest, residual)
-                )
+                yield self._block(first, self._gathered(wanted, exact=False), (longest, residual))
             return
         for shard in self.shards:
             bounds = (shard.record.largest_norm, shard.record.residual)

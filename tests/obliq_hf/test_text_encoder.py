@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_batches_hold_every_text_once_and_texts_of_like_length(size, tokens):
     batches = length_sorted_batches(lengths, batch_size=size, batch_tokens=tokens)
     assert sorted(np.concatenate(batches).tolist()) == list(range(10))
     ends = [(int(lengths[b].max()), int(lengths[b].min())) for b in batches]
-    assert all(a[1] >= b[0] for a, b in zip(ends, ends[1:], strict=False))
+    assert all(a[1] >= b[0] for a, b in pairwise(ends))
     if tokens is None:
         assert {len(b) for b in batches[:-1]} <= {size}
     else:

@@ -109,7 +109,10 @@ def test_full_vectors_beside_smaller_ones_decide_the_order(tmp_path, storage):
     documents = WordEncoder().encode(corpus.texts, prompt="")
     excluded = [rng.choice(400, size=20, replace=False).tolist() for _ in range(9)]
     exact = make(tmp_path / "exact", corpus, storage=storage, keep_exact=True)
-    same(exact.search(queries, 10, excluded=excluded), search(queries, documents, 10, excluded=excluded))
+    same(
+        exact.search(queries, 10, excluded=excluded),
+        search(queries, documents, 10, excluded=excluded),
+    )
     alone = make(tmp_path / "alone", corpus, storage=storage)
     found = alone.search(queries, 10)
     error = max(
@@ -234,7 +237,10 @@ def test_a_manifest_that_lacks_a_shard_is_refused(tmp_path):
     make(tmp_path / "i")
     file = tmp_path / "i" / "index.json"
     manifest = json.loads(file.read_text())
-    for kept, message in ((manifest["shards"][:-1], "48 of 50"), (manifest["shards"][1:], "from 0")):
+    for kept, message in (
+        (manifest["shards"][:-1], "48 of 50"),
+        (manifest["shards"][1:], "from 0"),
+    ):
         file.write_text(json.dumps({**manifest, "shards": kept}))
         with pytest.raises(DataError, match=message):
             VectorIndex(tmp_path / "i")
@@ -247,7 +253,7 @@ def test_a_manifest_that_lacks_a_shard_is_refused(tmp_path):
 def test_vectors_of_two_models_cannot_be_mixed(tmp_path):
     make(tmp_path / "i")
     make(tmp_path / "j", encoder=WordEncoder("b"))
-    with pytest.raises(ObliqError, match="another encoding.*model word"):
+    with pytest.raises(ObliqError, match=r"another encoding.*model word"):
         make(tmp_path / "i", encoder=WordEncoder("b"))
     name = "shards/00001.safetensors"
     shutil.copy(tmp_path / "j" / name, tmp_path / "i" / name)
@@ -288,7 +294,9 @@ def test_queries_of_another_model_or_dimension_or_without_their_prompt_are_refus
     with pytest.raises(ObliqError, match="with another prompt"):
         index.search(replace(queries, prompt="other: "), 3)
     with pytest.raises(ObliqError, match="7 dimensions"):
-        index.search(QueryVectors(np.ones((1, 7), np.float32), encoder.fingerprint, "", "find: "), 3)
+        index.search(
+            QueryVectors(np.ones((1, 7), np.float32), encoder.fingerprint, "", "find: "), 3
+        )
     with pytest.raises(ObliqError, match="NaN"):
         index.search(np.full((1, DIM), np.nan), 3)
 

@@ -1,0 +1,378 @@
+"""What a CUDA machine does with the 3B architecture: training, encoding, search; no download.
+
+    python -m benchmarks.gpu_check [--small] [--out figures.json]
+
+Random weights of Llama-3.2-3B's geometry, bidirectional, in bfloat16. Measured are one LoRA step
+(r = 16 on all seven projections) at several lengths with and without gradient checkpointing,
+encoding, and exact search over WildChat's 507,729 x 3,072. Beside the memory measured stands what
+``obliq run --dry-run`` would have said. Takes a few minutes; without CUDA it says so and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import torch
+
+__all__ = ["main", "measure"]
+
+_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_LENGTHS = (128, 512, 1024)
+_DOCUMENTS = 507_729
+_TOP = 100
+_BLOCK = 65_536
+_SMALL = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1000,
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured.
+
+    Attributes:
+        changes: What differs from the 3B geometry.
+        tokens: Tokens of a training step.
+        encoded: Tokens of a batch that is encoded.
+        documents: Documents searched.
+        steps: Steps timed, after two that are not.
+    """
+
+    changes: dict[str, int]
+    tokens: int
+    encoded: int
+    documents: int
+    steps: int
+
+
+FULL = Scale({}, 8192, 32_768, _DOCUMENTS, 5)
+SMALL = Scale(_SMALL, 512, 1024, 5000, 2)
+
+
+def _model(scale: Scale, device: str) -> Any:
+    """A bidirectional Llama with random weights, made where it is used."""
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    from training_recipes.architecture import LLAMA_3B
+
+    settings = {k: v for k, v in {**LLAMA_3B, **scale.changes}.items() if k != "model_type"}
+    config = LlamaConfig(**settings, is_causal=False, use_cache=False, attn_implementation="sdpa")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device):
+            return LlamaModel(config)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _batch(rows: int, length: int, vocabulary: int, device: str) -> dict[str, torch.Tensor]:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocabulary, (rows, length), generator=generator).to(device)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def _pooled(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Mean-pooled unit vectors, in single precision."""
+    import torch
+
+    hidden = model(**batch).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    mean = (hidden * mask).sum(1).float() / mask.sum(1)
+    return torch.nn.functional.normalize(mean, dim=-1)
+
+
+def _seconds(function: Callable[[], object], steps: int, device: str) -> float:
+    """Mean seconds of a call, after two that are not counted."""
+    import torch
+
+    def settle() -> None:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    for _ in range(2):
+        function()
+    settle()
+    started = time.perf_counter()
+    for _ in range(steps):
+        function()
+    settle()
+    return (time.perf_counter() - started) / steps
+
+
+def _peak(device: str) -> float:
+    """Rate of a large bfloat16 matrix product, FLOP/s: what this device really reaches."""
+    import torch
+
+    size = 8192 if device.startswith("cuda") else 256
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    return 2 * size**3 / _seconds(lambda: a @ b, 10, device)
+
+
+def _sizes(model: Any) -> tuple[int, int, int]:
+    """Weights of the layers' matrices, number of layers, width of the heads together."""
+    config = model.config
+    matrices = sum(
+        p.numel() for n, p in model.named_parameters()
+        if p.ndim == 2 and "embed" not in n and "lora_" not in n
+    )  # fmt: skip
+    return matrices, config.num_hidden_layers, config.num_attention_heads * config.head_dim
+
+
+def _forward_flops(model: Any, length: int) -> float:
+    matrices, layers, width = _sizes(model)
+    return 2 * matrices + 4 * layers * width * length
+
+
+def _training_rows(scale: Scale, device: str, peak: float) -> Iterator[dict[str, Any]]:
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    for checkpointing in (False, True):
+        model = _model(scale, device)
+        vocabulary = model.config.vocab_size
+        flops = {length: _forward_flops(model, length) for length in _LENGTHS}
+        config = LoraConfig(
+            r=16, lora_alpha=32, target_modules=list(_TARGETS), task_type="FEATURE_EXTRACTION"
+        )
+        adapted = get_peft_model(model, config)
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+        if checkpointing:
+            adapted.enable_input_require_grads()
+            adapted.gradient_checkpointing_enable({"use_reentrant": False})
+        adapted.train()
+        trained = [p for p in adapted.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=1e-4)
+        for length in _LENGTHS:
+            rows = max(2, scale.tokens // length)
+            batch = _batch(rows, length, vocabulary, device)
+            step = partial(_step, adapted, optimizer, batch, device)
+            yield {
+                "what": "LoRA step" + (", checkpointing" if checkpointing else ""),
+                "length": length,
+                "rows": rows,
+                **_timed(step, rows * length, 2 * flops[length], scale, device, peak),
+                "planned_gb": _planned(rows, length, checkpointing, scale),
+            }
+        del adapted, model, optimizer, trained
+        _emptied(device)
+
+
+def _step(model: Any, optimizer: Any, batch: dict[str, torch.Tensor], device: str) -> None:
+    """One step: the first half of the texts are anchors, the second their positives."""
+    import torch
+
+    half = len(batch["input_ids"]) // 2
+    with torch.autocast(device.partition(":")[0], dtype=torch.bfloat16):
+        vectors = _pooled(model, batch)
+    scores = vectors[:half] @ vectors[half : 2 * half].T / 0.02
+    torch.nn.functional.cross_entropy(scores, torch.arange(half, device=device)).backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _timed(
+    function: Callable[[], object],
+    tokens: int,
+    flops: float,
+    scale: Scale,
+    device: str,
+    peak: float,
+) -> dict[str, Any]:
+    """Tokens a second, share of the peak (recomputation not counted) and peak memory."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        seconds = _seconds(function, scale.steps, device)
+    except torch.cuda.OutOfMemoryError:
+        _emptied(device)
+        return {"seconds": None, "note": "out of memory"}
+    rate = tokens / seconds
+    found = {"seconds": seconds, "tokens_per_second": rate, "mfu": rate * flops / peak}
+    if device.startswith("cuda"):
+        found["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+    return found
+
+
+def _planned(rows: int, length: int, checkpointing: bool, scale: Scale) -> float | None:
+    """What a dry run says of the memory, without CUDA's own."""
+    from dataclasses import replace
+
+    from training_recipes.architecture import read_architecture, step_memory
+    from training_recipes.recipe import load_recipe
+
+    if scale.changes:
+        return None
+    recipe = load_recipe("obliq_ir_3b")
+    config = replace(
+        recipe.training,
+        loss="plain",
+        batch_size=max(2, rows // 2),
+        min_batch_size=None,
+        gradient_checkpointing=checkpointing,
+    )
+    cost = step_memory(read_architecture(config), config, length=length, negatives=0, cuda=False)
+    return cost.total / 1e9
+
+
+def _encoding_rows(scale: Scale, device: str, peak: float) -> Iterator[dict[str, Any]]:
+    model = _model(scale, device).eval()
+    for length in _LENGTHS:
+        rows = max(1, scale.encoded // length)
+        batch = _batch(rows, length, model.config.vocab_size, device)
+        encode = partial(_encode, model, batch)
+        yield {
+            "what": "encode",
+            "length": length,
+            "rows": rows,
+            **_timed(encode, rows * length, _forward_flops(model, length), scale, device, peak),
+        }
+    del model
+    _emptied(device)
+
+
+def _encode(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    with torch.inference_mode():
+        return _pooled(model, batch)
+
+
+def _search_rows(scale: Scale, device: str) -> Iterator[dict[str, Any]]:
+    """Exact search on the device over half-precision vectors, block by block."""
+    import torch
+
+    dimensions = int({"hidden_size": 3072, **scale.changes}["hidden_size"])
+    documents = torch.empty(scale.documents, dimensions, dtype=torch.float16, device=device)
+    for start in range(0, scale.documents, _BLOCK):
+        block = documents[start : start + _BLOCK]
+        block.copy_(
+            torch.nn.functional.normalize(torch.randn_like(block, dtype=torch.float32), dim=1)
+        )
+    for count in (40, 512):
+        queries = torch.randn(count, dimensions, device=device)
+        queries = torch.nn.functional.normalize(queries, dim=1).half()
+        if device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats()
+        seconds = _seconds(partial(_search, queries, documents), scale.steps, device)
+        row: dict[str, Any] = {
+            "what": f"exact search, {scale.documents:,} x {dimensions:,} fp16, top {_TOP}",
+            "rows": count,
+            "seconds": seconds,
+            "queries_per_second": count / seconds,
+        }
+        if device.startswith("cuda"):
+            row["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+        yield row
+
+
+def _search(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+    """Rows of the best documents of each query, by blocks of scores."""
+    import torch
+
+    values = torch.empty(len(queries), 0, device=queries.device)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for start in range(0, len(documents), _BLOCK):
+        scores = (queries @ documents[start : start + _BLOCK].T).float()
+        best = scores.topk(min(_TOP, scores.shape[1]), dim=1)
+        values = torch.cat([values, best.values], dim=1)
+        rows = torch.cat([rows, best.indices + start], dim=1)
+        values, kept = values.topk(min(_TOP, values.shape[1]), dim=1)
+        rows = rows.gather(1, kept)
+    return rows
+
+
+def _emptied(device: str) -> None:
+    import torch
+
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+
+
+def measure(scale: Scale = FULL, *, device: str = "cuda") -> Iterator[dict[str, Any]]:
+    """Rows as they are measured.
+
+    Args:
+        scale: How much is measured.
+        device: Where.
+    """
+    peak = _peak(device)
+    yield {"what": "bfloat16 matrix product", "tflops": peak / 1e12}
+    yield from _training_rows(scale, device, peak)
+    yield from _encoding_rows(scale, device, peak)
+    yield from _search_rows(scale, device)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    columns = {
+        "what": "what", "length": "tokens a text", "rows": "texts", "seconds": "seconds",
+        "tokens_per_second": "tokens/s", "mfu": "of the peak", "memory_gb": "GB",
+        "planned_gb": "GB planned", "queries_per_second": "queries/s", "tflops": "TFLOP/s",
+        "note": "",
+    }  # fmt: skip
+    formats = {
+        "seconds": ".4f", "tokens_per_second": ",.0f", "mfu": ".1%", "memory_gb": ".1f",
+        "planned_gb": ".1f", "queries_per_second": ",.0f", "tflops": ",.0f", "rows": ",",
+        "length": ",",
+    }  # fmt: skip
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [
+            "" if row.get(key) is None else format(row[key], formats.get(key, ""))
+            for key in columns
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure and print one table; returns the exit status."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--small", action="store_true", help="a tiny geometry, to try the script")
+    parser.add_argument("--out", type=Path, help="also write the figures as JSON")
+    options = parser.parse_args(words)
+    if not torch.cuda.is_available():
+        print("gpu_check: no CUDA device here, so nothing was measured")
+        return 0
+    name = torch.cuda.get_device_name()
+    rows = []
+    for row in measure(SMALL if options.small else FULL):
+        rows.append(row)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+    print(f"{name}, torch {torch.__version__}, CUDA {torch.version.cuda}\n")
+    print(_table(rows))
+    if options.out is not None:
+        content = {"device": name, "torch": torch.__version__, "rows": rows}
+        options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
