@@ -29,7 +29,7 @@ MODULES = {
     "encoding": "benchmarks.encoding",
     "training": "benchmarks.training_step",
     "scheduling": "benchmarks.scheduling",
-    "reranking": "benchmarks.tournaments",
+    "reranking": "benchmarks.reranking",
 }
 """Name -> module with a function ``measure(scale=...)`` that gives rows."""
 
