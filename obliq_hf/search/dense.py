@@ -384,7 +384,7 @@ class _Pool:
         if crowded.any():  # many ties at the k-th place: settle them now, exactly
             chosen = crowded[query]
             exact = self._exact(query[chosen], row[chosen])
-            best = _best(query[chosen], row[chosen], exact, self.width)
+            best = _best(query[chosen], exact, self.width)
             score[chosen] = exact
             keep = ~chosen
             keep[np.flatnonzero(chosen)[best]] = True
@@ -413,7 +413,7 @@ class _Pool:
             self._shrink()
         query, row, _ = self._collect()
         exact = self._exact(query, row)
-        best = _best(query, row, exact, self.width)
+        best = _best(query, exact, self.width)
         query, row, exact = query[best], row[best], exact[best]
         counts[:] = np.bincount(query, minlength=self.size)
         place = np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
@@ -421,9 +421,12 @@ class _Pool:
         scores[query, place] = exact
 
 
-def _best(query: NDArray, row: NDArray, score: NDArray, width: int) -> NDArray[np.int64]:
-    """Positions of the ``width`` best of each query: by query, score descending, row ascending."""
-    order = np.lexsort((row, -score, query))
+def _best(query: NDArray, score: NDArray, width: int) -> NDArray[np.int64]:
+    """Positions of the ``width`` best of each query, by query, then by descending score.
+
+    Candidates come by ascending row within a query, and keep that order where scores are equal.
+    """
+    order = np.lexsort((-score, query))
     ordered = query[order]
     starts = np.searchsorted(ordered, ordered, side="left")
     return order[np.arange(len(order)) - starts < width]
