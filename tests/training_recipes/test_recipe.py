@@ -30,7 +30,7 @@ def test_values_are_coerced_from_what_yaml_and_the_command_line_give(tmp_path: P
         path,
         [
             "--training.max-length", "96", "--gradient_checkpointing", "--bf16=false",
-            "--evaluation.ks", "5,20", "--queries.tasks", "[scene, writing]", "--alpha", "8",
+            "--evaluation.systems", "bm25,base", "--queries.tasks", "[scene, writing]", "--alpha", "8",
             "--training.repeat.queries", "4", "--repo_id", "null",
         ],
     )  # fmt: skip
@@ -43,7 +43,7 @@ def test_values_are_coerced_from_what_yaml_and_the_command_line_give(tmp_path: P
     assert training.gradient_checkpointing is True
     assert training.bf16 is False
     assert training.repeat == {"queries": 4}
-    assert recipe.evaluation.ks == [5, 20]
+    assert recipe.evaluation.systems == ["bm25", "base"]
     assert recipe.queries.tasks == ["scene", "writing"]
     assert recipe.negatives.fill == "none"
     assert recipe.hub.repo_id is None
@@ -65,7 +65,7 @@ def test_values_are_coerced_from_what_yaml_and_the_command_line_give(tmp_path: P
         ("training: {lora: {rank: 16}}", ["training.lora.rank", "unknown key"]),
         ("training: {revision: 1234}", ["training.revision", "quotes"]),
         ("training: {repeat: {graph: -1}}", ["training.repeat.graph", "at least 0"]),
-        ("evaluation: {ks: 10}", ["evaluation.ks", "a list, each item an integer"]),
+        ("evaluation: {systems: bm25}", ["evaluation.systems", "a list, each item a string"]),
         ("tasks: writing", ["tasks", "a list, each item a string"]),
         ("negatives: {first_rank: 50, last_rank: 20}", ["negatives", "last_rank", "first_rank 50"]),
         ("seed: 1\nseed: 2", ["a.yaml", "'seed' is given twice"]),
