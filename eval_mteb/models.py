@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from mteb.abstasks.task_metadata import TaskType
-from mteb.get_tasks import _TASKS_REGISTRY
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
 from mteb.types import PromptType
 
+from eval_mteb.registry import known_task
+from obliq_hf.encoder.fingerprint import model_fingerprint
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import content_hash, read_json
 
@@ -29,63 +29,12 @@ __all__ = [
     "load_encoder",
     "load_model",
     "local_meta",
-    "model_fingerprint",
     "understood",
     "wrap_encoder",
 ]
 
-_NOT_CONTENT = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"}
-
-
-def _module_config(module: Any) -> dict[str, Any]:
-    config: dict[str, Any] = {"class": type(module).__name__}
-    if hasattr(module, "get_config_dict"):
-        config.update(module.get_config_dict())
-    inner = getattr(module, "auto_model", None)
-    if inner is not None and hasattr(inner, "config"):
-        own = inner.config.to_dict()
-        config["transformer"] = {k: v for k, v in own.items() if k not in _NOT_CONTENT}
-    config["max_seq_length"] = getattr(module, "max_seq_length", None)
-    tokenizer = getattr(module, "tokenizer", None)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        config["tokenizer"] = hashlib.sha256(backend.to_str().encode()).hexdigest()
-    config.pop("include_prompt", None)
-    return config
-
-
-def model_fingerprint(model: Any) -> str:
-    """SHA-256 over what decides a model's vectors: weights, module settings, tokenizer, length.
-
-    Prompts are no part of it, nor are paths, names, versions and dates: the same weights under
-    two names are one model, two checkpoints of one training never are.
-
-    Args:
-        model: A SentenceTransformer, or another torch module made of modules like its.
-
-    Returns:
-        64 hexadecimal characters.
-    """
-    import torch
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(memoryview(flat.view(torch.uint8).numpy()))
-    configs = [_module_config(module) for module in model]
-    digest.update(content_hash([_jsonable(config) for config in configs]).encode())
-    return digest.hexdigest()
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _jsonable(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(v) for v in value]
-    if isinstance(value, set | frozenset):
-        return sorted(map(str, value))
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+_IN_A_RUN = ("model", "adapter")
+"""Folders of a checkpoint in the folder of the run that made it."""
 
 
 def local_meta(name: str, revision: str, **fields: Any) -> ModelMeta:
@@ -109,7 +58,7 @@ def understood(key: str) -> bool:
     """Whether mteb takes a prompt's key: a task, a type of task or a type of prompt."""
     kinds = [kind.value for kind in PromptType]
     base = key.rsplit("-", 1)[0] if key.endswith(tuple(f"-{kind}" for kind in kinds)) else key
-    return base in _TASKS_REGISTRY or base in kinds or base in get_args(TaskType)
+    return known_task(base) is not None or base in kinds or base in get_args(TaskType)
 
 
 def wrap_encoder(
@@ -118,6 +67,7 @@ def wrap_encoder(
     name: str,
     revision: str | None = None,
     training_datasets: set[str] | None = None,
+    adapted_from: str | None = None,
 ) -> SentenceTransformerEncoderWrapper:
     """A SentenceTransformer as mteb's wrapper, with metadata from its content.
 
@@ -126,11 +76,13 @@ def wrap_encoder(
         name: ``organisation/name``, or a short name for a local checkpoint.
         revision: The hub revision; by default from content: weights, settings and prompts.
         training_datasets: mteb names of the tasks it was trained on, where known.
+        adapted_from: Hub name of the model it was trained from, where known.
 
     Returns:
-        The wrapper. Its ``vector_fingerprint`` names what decides its vectors.
+        The wrapper. Its ``vector_fingerprint`` names what decides the vectors of texts without a
+        prompt, and its ``include_prompt`` is the setting that decides those of others as well.
     """
-    fingerprint = model_fingerprint(model)
+    fingerprint = content_hash(model_fingerprint(model, include_prompt=False), model.max_seq_length)
     prompts = dict(model.prompts)
     # mteb warns once for each prompt that names no task of its own; ours carry short names too,
     # so the wrapper is made without prompts and given the ones that mteb understands.
@@ -158,18 +110,25 @@ def wrap_encoder(
         use_instructions=any(prompts.values()),
         modalities=["text"],
         training_datasets=training_datasets,
+        adapted_from=adapted_from,
     )
     wrapper.vector_fingerprint = fingerprint  # type: ignore[attr-defined]
+    wrapper.include_prompt = include  # type: ignore[attr-defined]
     return wrapper
 
 
-def _trained_on(path: Path) -> set[str] | None:
-    facts = path / "training.json"
-    if not facts.is_file():
-        return None
+def _training(model: Path) -> dict[str, Any]:
+    """What the ``training.json`` beside a checkpoint's folder says it was made of."""
+    folder = model.resolve()
+    facts = folder.parent / "training.json"
+    if folder.name not in _IN_A_RUN or not facts.is_file():
+        return {}
     value = read_json(facts)
-    names = value.get("mteb_tasks") if isinstance(value, dict) else None
-    return {str(n) for n in names} if isinstance(names, list) else None
+    names = value.get("mteb_tasks")
+    return {
+        "training_datasets": None if names is None else set(names),
+        "adapted_from": value.get("base", {}).get("id"),
+    }
 
 
 def load_encoder(
@@ -210,13 +169,15 @@ def load_encoder(
         raise ObliqError("give prompts or the tasks to make them from, not both")
     source = locate(path_or_name, revision=revision)
     refuse_pickle(source)
-    if source.file("modules.json") is not None:
+    config = source.json("config.json") or {}
+    if source.file("modules.json") is not None and config.get("model_type") != "llama_bidirec":
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer(source.location, revision=source.revision, device=device)
     else:
         from obliq_hf.encoder import ObliqSentenceTransformer
 
+        # a bare transformer, or one whose own code is replaced by the stock architecture
         model = ObliqSentenceTransformer.from_base(
             path_or_name, tasks=tasks, revision=revision, device=device
         )
@@ -236,14 +197,14 @@ def load_encoder(
         model,
         name=name or source.id or default_name(source.location),
         revision=None if changed else commit,
-        training_datasets=_trained_on(Path(source.location)) if source.local else None,
+        **(_training(Path(source.location)) if source.local else {}),
     )
 
 
 def default_name(location: str | Path) -> str:
     """A checkpoint folder's name, or its parent's where that is just ``model``."""
     folder = Path(location).resolve()
-    return folder.parent.name if folder.name in {"model", "adapter"} else folder.name
+    return folder.parent.name if folder.name in _IN_A_RUN else folder.name
 
 
 def load_model(path_or_name: str | Path, **settings: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,9 +116,7 @@ def stored_vectors(
     while rows < len(texts):
         block = check_vectors(encode(texts[rows : rows + block_rows]), rows, what)
         if array is None:
-            array = np.lib.format.open_memmap(
-                partial, mode="w+", dtype=np.float32, shape=(len(texts), block.shape[1])
-            )
+            array = _reserved(partial, (len(texts), block.shape[1]))
         if block.shape[1] != array.shape[1]:
             raise ObliqError(
                 f"{what}: vectors of dimension {block.shape[1]} after {array.shape[1]}"
@@ -132,3 +131,20 @@ def stored_vectors(
     partial.replace(done)
     progress.unlink(missing_ok=True)
     return np.load(done, mmap_mode="r", allow_pickle=False), False
+
+
+def _reserved(path: Path, shape: tuple[int, int]) -> np.memmap[Any, Any]:
+    """A memory map whose space on disk is taken at once.
+
+    A full disk is an error here; writing to a map without space behind it would end the process.
+    """
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        try:
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError:
+            del array
+            path.unlink(missing_ok=True)
+            raise
+    return array

@@ -190,8 +190,7 @@ from pathlib import Path
 from huggingface_hub import HfApi
 from datasets import load_dataset
 import eval_mteb.benchmark as benchmark
-from eval_mteb.evaluation import evaluate_system
-from eval_mteb.systems import bm25_system
+from eval_mteb.command import evaluate_command
 
 published, bench, out = map(Path, sys.argv[1:4])
 api = HfApi()
@@ -205,8 +204,8 @@ for name, folder in (("mteb/OBLIQBenchRetrieval", published), ("dianetc/OBLIQ-Be
     api.create_repo(name, repo_type="dataset", exist_ok=True)
     api.upload_folder(repo_id=name, folder_path=str(folder), repo_type="dataset")
 api.create_tag("mteb/OBLIQBenchRetrieval", tag=revision, repo_type="dataset")
-for task in tasks:
-    evaluate_system(bm25_system(), task, out)
+evaluate_command(data=None, models=[], tasks=["math"], baselines=["bm25"], out=out)
+tasks[0].load_data()
 print(json.dumps([t.metadata.name for t in tasks] + [len(tasks[0].gold_commit or "")]))
 """
 

@@ -49,3 +49,19 @@ def test_a_vector_that_is_not_finite_is_named_and_nothing_is_kept_as_finished(tm
     with pytest.raises(ObliqError, match="row 7 holds NaN"):
         stored_vectors(tmp_path, "key", TEXTS, encode, block_rows=4)
     assert not (tmp_path / "key.npy").exists()
+
+
+def test_a_full_disk_is_an_error_before_the_first_block_is_written(tmp_path, monkeypatch):
+    import errno
+    import os
+
+    if not hasattr(os, "posix_fallocate"):
+        pytest.skip("this system cannot reserve space")
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        stored_vectors(tmp_path, "key", TEXTS, Encoder(), block_rows=3)
+    assert list(tmp_path.iterdir()) == []
