@@ -196,7 +196,7 @@ def _config_notes(artefact: Artefact) -> list[str]:
     if artefact.kind != "corpus":
         return []
     notes = [
-        "Every task's `-corpus` config is the same files. `-qrels` holds the gold judgments; "
+        "Tasks on one corpus share its files. `-qrels` holds the gold judgments; "
         "pooled ones, where there are any, stand beside them as `-qrels-pooled`."
     ]
     if any(config.name.endswith("-excluded") for config in artefact.configs):
@@ -312,7 +312,10 @@ def model_card(model: ModelFiles, facts: RunFacts, options: CardOptions) -> str:
     """
     values = model_values.collect(model, facts, options)
     values |= {
-        "leakage": _leakage(facts.mixture, next(iter(facts.queries.values()), None)),
+        "leakage": [
+            *_leakage(facts.mixture, None),
+            *(row for found in facts.queries.values() for row in _leakage(None, found)),
+        ],
         "limits": [*_MODEL_LIMITS, *model_values.own_limits(model, facts)],
         "licence_text": _licence_text(options.licence, options.other_licences),
         "version": __version__,

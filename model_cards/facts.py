@@ -62,7 +62,7 @@ def gather(run_folder: str | Path | None) -> RunFacts:
         name: read_json(root / path) for name, path in _FILES.items() if (root / path).is_file()
     }
     queries = {
-        file.parent.name: read_json(file) for file in sorted(root.glob("queries/*/queries.json"))
+        file.parent.name: read_json(file) for file in sorted(root.glob("synthesis/*/queries.json"))
     }
     if (root / "queries" / "queries.json").is_file():
         queries["queries"] = read_json(root / "queries" / "queries.json")

@@ -56,6 +56,8 @@ class PublishOptions:
         create_pr: Open a pull request instead of committing.
         dry_run: Check and build everything, and write nothing.
         replace_card: Write the card's text anew although it was edited by hand.
+        message: First line of the commit message.
+        tagged: Whether a version tag is set.
         licence: The licence, as :func:`model_cards.licences.parse_licence` reads it.
         language: Language codes of the texts.
         title: Heading of the card.
@@ -69,6 +71,8 @@ class PublishOptions:
     create_pr: bool = False
     dry_run: bool = False
     replace_card: bool = False
+    message: str | None = None
+    tagged: bool = True
     licence: str | None = None
     language: tuple[str, ...] = ("en",)
     title: str = ""
@@ -81,6 +85,7 @@ class PublishOptions:
             "create_pr": self.create_pr,
             "dry_run": self.dry_run,
             "replace_card": self.replace_card,
+            "message": self.message,
         }
 
 
@@ -163,6 +168,7 @@ def publish_model(
     base: str | None = None,
     datasets: tuple[str, ...] = (),
     corpus_repo: str | None = None,
+    facts: RunFacts | None = None,
 ) -> list[Pushed]:
     """Publish a checkpoint, and where asked the adapter beside it.
 
@@ -175,6 +181,7 @@ def publish_model(
         base: ``organisation/name@revision`` of the base, where it is not recorded.
         datasets: ``organisation/name@revision`` of the published training data.
         corpus_repo: ``organisation/name@revision`` of the data that the results are for.
+        facts: What is known of its run, instead of the files of the run folder.
 
     Returns:
         What was done, the model first.
@@ -186,7 +193,8 @@ def publish_model(
     given = options or PublishOptions()
     root = Path(folder)
     place = Path(run) if run is not None else root.resolve().parent
-    facts = gather(place if (place / "training.json").is_file() or run else None)
+    if facts is None:
+        facts = gather(place if (place / "training.json").is_file() or run else None)
     named = BaseModel.parse(base) if base else None
     for name in datasets:
         check_repo_id(name.partition("@")[0])
@@ -214,7 +222,7 @@ def publish_model(
         merged = model.kind == "model"
         card_options = CardOptions(
             repo_id=repository.repo_id,
-            tag=given.version or model.default_tag,
+            tag=(given.version or model.default_tag) if given.tagged else "",
             licence=_model_licence(model, facts, given),
             language=given.language,
             title=given.title if repository.repo_id == repo_id else "",
@@ -232,6 +240,7 @@ def publish_model(
             extra=_record(facts),
             model_index=model_index_results(report, on) if report and on else (),
             eval_results=eval_result_entries(report, on) if report and on else None,
+            tagged=given.tagged,
             **given.pushing(),
         )
         if report and on is None:

@@ -132,11 +132,13 @@ def train_main(words: Sequence[str]) -> int:
 
 
 def _train(recipe: str, words: Sequence[str], *, mixture: Path | None, resume: bool) -> TrainResult:
+    from training_recipes.publishing import check_publishing, publish_run
     from training_recipes.recipe import load_recipe
     from training_recipes.stages import run_lock
     from training_recipes.train import train_recipe
 
     loaded = load_recipe(recipe, words)
+    check_publishing(loaded)
     if os.environ.get("RANK", "0") != "0":
         return train_recipe(loaded, mixture=mixture, resume=resume)
     with run_lock(Path(loaded.out)):
@@ -144,7 +146,10 @@ def _train(recipe: str, words: Sequence[str], *, mixture: Path | None, resume: b
             from training_recipes.run import open_run
 
             open_run(loaded).begin("train")
-        return train_recipe(loaded, mixture=mixture, resume=resume)
+        result = train_recipe(loaded, mixture=mixture, resume=resume)
+        for pushed in publish_run(loaded, results=False):
+            typer.echo(f"{pushed.place}: version {pushed.version}")
+        return result
 
 
 def _report(result: TrainResult) -> None:

@@ -14,6 +14,7 @@ from obliq_hf import __version__
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import hash_files, read_json
 from obliq_hf.tasks import load_tasks
+from training_recipes.publishing import check_publishing, publish_run
 from training_recipes.sections import SYSTEMS
 from training_recipes.stages import Stage, StageRunner, run_lock
 from training_recipes.steps import RunSteps
@@ -289,9 +290,13 @@ def run_recipe(
     """
     run = open_run(recipe)
     tell = say or (lambda line: None)
+    check_publishing(recipe)
     with run_lock(run.folder):
         ran = StageRunner(run.folder, run.stages(), tell).run(until=until)
         if until is None or until == "report":
             for line in run.closing_lines():
                 tell(line)
+            for pushed in publish_run(recipe):
+                done = "published" if pushed.changed else "holds it already"
+                tell(f"{pushed.place}: {done}, version {pushed.version}")
     return ran

@@ -290,12 +290,31 @@ class EvaluationConfig:
 class HubConfig:
     """Where results are published."""
 
-    push_to_hub: bool = field(default=False, metadata=about("publish the trained model at the end"))
+    push_to_hub: bool = field(default=False, metadata=about("publish the trained model"))
     repo_id: str | None = field(
         default=None, metadata=about("organisation/name of the model repository")
     )
+    adapter_repo_id: str | None = field(
+        default=None, metadata=about("organisation/name of the adapter's own repository")
+    )
+    to: str = field(default="hub", metadata=about("'hub', or 'folder:PATH', a folder as a Hub"))
     private: bool = field(default=True, metadata=about("create repositories as private"))
-    strategy: Literal["end", "checkpoint"] = field(default="end", metadata=about("what is pushed"))
+    hub_strategy: Literal["end", "every_save"] = field(
+        default="end",
+        metadata=about("publish at the end alone, or the whole model at every checkpoint too"),
+    )
+    base: str | None = field(
+        default=None, metadata=about("organisation/name@commit of the base, if not recorded")
+    )
+    licence: str | None = field(
+        default=None, metadata=about("licence of the checkpoint; null carries the base's on")
+    )
+    version: str | None = field(
+        default=None, metadata=about("version tag; null makes one from the content")
+    )
+    corpus_repo_id: str | None = field(
+        default=None, metadata=about("organisation/name@revision of the data it is scored on")
+    )
 
 
 @dataclass(frozen=True)

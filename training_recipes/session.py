@@ -11,7 +11,7 @@ from obliq_hf.errors import ObliqError
 from training_recipes.devices import process_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from obliq_hf.encoder import ObliqSentenceTransformer
@@ -84,6 +84,7 @@ class TrainingSession:
         precision: Precision of weights and arithmetic.
         checkpoints: Where checkpoints lie.
         show_progress: Whether to show a bar.
+        publish: Publishes the whole model under a commit message, at every checkpoint.
     """
 
     config: TrainingConfig
@@ -97,6 +98,7 @@ class TrainingSession:
     precision: Precision
     checkpoints: Path
     show_progress: bool
+    publish: Callable[[Any, str], Any] | None = None
 
     def build_encoder(self) -> ObliqSentenceTransformer:
         """The untrained encoder, with its adapters where the configuration asks for them.
@@ -164,6 +166,7 @@ class TrainingSession:
             ),
             callbacks=[Progress(self.show_progress)],
         )
+        trainer.publish = self.publish
         with _library_bars_off():
             trainer.train(resume_from_checkpoint=start)
         return trainer.final_model(), self._history(trainer)
@@ -216,7 +219,8 @@ class TrainingSession:
             logging_nan_inf_filter=False,
             report_to="none",
             disable_tqdm=True,
-            push_to_hub=False,
+            push_to_hub=self.publish is not None,
+            hub_strategy="every_save",
             dataloader_drop_last=state.num_processes > 1,
             use_cpu=state.device.type == "cpu",
             **choosing,

@@ -23,10 +23,11 @@ from training_recipes.tables import (
     read_dev,
     read_tables,
     text_lengths,
+    trained_mteb_tasks,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from obliq_hf.task_data import TaskData
     from obliq_hf.tasks import ObliqTask
@@ -92,6 +93,7 @@ def train(
     card: str | None = None,
     reload_check: bool = True,
     show_progress: bool | None = None,
+    publish: Callable[[dict[str, Any]], Callable[[Any, str], Any]] | None = None,
 ) -> TrainResult:
     """Train an encoder on a mixture and save it; found again where it is already there.
 
@@ -111,6 +113,8 @@ def train(
         card: Text of the model's README; by default a short one without any data.
         reload_check: Whether to load the result in a fresh process and compare.
         show_progress: Whether to show a bar; None asks the Hugging Face switches.
+        publish: Given what ``training.json`` will say, returns what publishes the model under a
+            commit message; called at every checkpoint.
 
     Returns:
         Where the result lies, and the report.
@@ -170,17 +174,23 @@ def train(
     model = session.build_encoder()
     probed = [*dict.fromkeys(table.task for table in tables), "query", "document"]
     before = probe_vectors(model, probed) if process.is_main_process else None
+    known = {
+        "fingerprint": fingerprint,
+        "recipe": recipe_hash,
+        "mixture": identity["mixture"],
+        "seed": seed,
+        "processes": process.num_processes,
+        "device": process.device.type,
+    }
+    if publish is not None:
+        session.publish = publish({**known, **training_report(config, model, plan, precision)})
     trained, history = session.run(model, start)
     if before is not None:
         report = {
-            "fingerprint": fingerprint,
-            "recipe": recipe_hash,
-            "mixture": identity["mixture"],
-            "seed": seed,
-            "processes": process.num_processes,
-            "device": process.device.type,
+            **known,
             "resumed_from": None if start is None else int(Path(start).name.split("-")[1]),
             **training_report(config, trained, plan, precision),
+            "mteb_tasks": trained_mteb_tasks(tables, tasks, place / "corpus"),
             **history,
         }
         write_training(
@@ -222,6 +232,7 @@ def train_recipe(
         ObliqError: The mixture has not been built; and as of :func:`train`.
     """
     from obliq_hf.tasks import load_tasks
+    from training_recipes.publishing import checkpoint_publisher
 
     out = Path(recipe.out)
     place = out / "mixture" if mixture is None else Path(mixture)
@@ -242,6 +253,7 @@ def train_recipe(
         resume=resume,
         recipe_hash=recipe.hash(),
         card=card,
+        publish=checkpoint_publisher(recipe),
     )
 
 

@@ -22,6 +22,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from obliq_hf.errors import ObliqError
 from training_recipes.checkpoint import mark_complete
 from training_recipes.conflicts import row_negatives
+from training_recipes.publishing import PublishesWholeModels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -162,7 +163,7 @@ class Progress(TrainerCallback):
             self.bar = None
 
 
-class ObliqTrainer(SentenceTransformerTrainer):
+class ObliqTrainer(PublishesWholeModels, SentenceTransformerTrainer):  # type: ignore[misc]
     """Trains on planned batches; each checkpoint is a whole model of ours and exactly resumable.
 
     Args:

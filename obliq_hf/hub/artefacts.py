@@ -61,7 +61,7 @@ def artefact_kind(folder: str | Path) -> ArtefactKind:
         return "mixture"
     if (root / "graph.json").is_file():
         return "graph"
-    if (root / "corpus.jsonl").is_file():
+    if (root / "corpus.jsonl").is_file() or any(root.glob("tasks/*/corpus.jsonl")):
         if not (root / "tasks").is_dir():
             raise DataError(
                 f"{root}: a corpus without tasks/; 'obliq corpus beir' builds a folder with them"

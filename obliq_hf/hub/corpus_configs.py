@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,32 +186,37 @@ def corpus_configs(folder: str | Path) -> tuple[list[DatasetConfig], list[str]]:
     """The configs of a corpus folder in this project's layout.
 
     Args:
-        folder: Holds ``corpus.jsonl`` and ``tasks/<task>/``.
+        folder: Holds ``corpus.jsonl`` and ``tasks/<task>/``; a task may have a ``corpus.jsonl``
+            of its own.
 
     Returns:
-        The configs, and the names of those that the tasks do not have. Every task's
-        ``<task>-corpus`` is the same files.
+        The configs, and the names of those that the tasks do not have. Tasks on one corpus share
+        its files.
 
     Raises:
         DataError: A file is not as it must be, or a task has no judgments.
     """
     root = Path(folder)
-    file = corpus_file(root)
     tasks = sorted(p for p in (root / "tasks").iterdir() if (p / "queries.jsonl").is_file())
     if not tasks:
         raise DataError(f"{root}: no task below tasks/ has a queries.jsonl")
-    scan = _scan(file)
-    features, tables = _corpus(file, scan)
+    scans: dict[Path, _Scan] = {}
+    corpora: dict[Path, DatasetConfig] = {}
     configs: list[DatasetConfig] = []
-    shared = f"{tasks[0].name}-corpus"
     for place in tasks:
         task = place.name
+        own = place / "corpus.jsonl"
+        file = own if own.is_file() else corpus_file(root)
+        if file not in corpora:
+            scans[file] = _scan(file)
+            features, tables = _corpus(file, scans[file])
+            corpora[file] = DatasetConfig(
+                f"{task}-corpus", features, {"corpus": tables}, about="documents"
+            )
         gold, pooled = _judgments(place / "qrels"), _judgments(place / "qrels-pooled")
         if not gold and not pooled:
             raise DataError(f"{place}: no judgments in qrels/ or qrels-pooled/")
-        configs.append(
-            DatasetConfig(f"{task}-corpus", features, {"corpus": tables}, shared, "documents")
-        )
+        configs.append(replace(corpora[file], name=f"{task}-corpus"))
         query_features, query_tables = _queries(place / "queries.jsonl")
         configs.append(
             DatasetConfig(
@@ -229,7 +234,7 @@ def corpus_configs(folder: str | Path) -> tuple[list[DatasetConfig], list[str]]:
                     split: list({**gold.get(split, {}), **pooled.get(split, {})})
                     for split in {**gold, **pooled}
                 }
-                configs += _exclusion_configs(task, scan.ids, splits, excluded)
+                configs += _exclusion_configs(task, scans[file].ids, splits, excluded)
     names = {config.name for config in configs}
     absent = [f"{p.name}-{s}" for p in tasks for s in CORPUS_SUFFIXES]
     return configs, [name for name in absent if name not in names]

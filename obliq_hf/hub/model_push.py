@@ -45,6 +45,7 @@ def push_model(
     dry_run: bool = False,
     replace_card: bool = False,
     message: str | None = None,
+    tagged: bool = True,
 ) -> Pushed:
     """Publish a checkpoint in one commit.
 
@@ -66,6 +67,7 @@ def push_model(
         dry_run: Check everything, and write nothing.
         replace_card: Write the card's text anew although it was edited by hand.
         message: First line of the commit message.
+        tagged: Whether the commit gets a version tag.
 
     Raises:
         HubError: The repository refuses, holds the other kind of checkpoint, or does not hold
@@ -120,7 +122,7 @@ def push_model(
     if dry_run:
         return pushed
     _verify(repository, [*model.files, *extra], pushed.revision)
-    return pushed if create_pr else tag_version(repository, pushed, tag)
+    return tag_version(repository, pushed, tag) if tagged and not create_pr else pushed
 
 
 def _texts_of(files: Sequence[LocalFile]) -> list[LocalFile]:
