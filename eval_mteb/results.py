@@ -126,7 +126,8 @@ def read_results(folder: str | Path) -> dict[str, TaskResults]:
     """Read an evaluation folder.
 
     Args:
-        folder: The folder given to :func:`eval_mteb.evaluation.evaluate_folder` as ``out``.
+        folder: The folder given to :func:`eval_mteb.evaluation.evaluate_folder` as ``out``, or
+            a run's folder that holds it as ``eval``.
 
     Returns:
         Task key -> results. Half-written systems cannot be there; a folder without
@@ -136,6 +137,8 @@ def read_results(folder: str | Path) -> dict[str, TaskResults]:
         DataError: There are no results at all.
     """
     root = Path(folder)
+    if not any(root.glob("*/task.json")) and (root / "eval").is_dir():
+        root = root / "eval"
     found: dict[str, TaskResults] = {}
     for task in sorted(root.iterdir()) if root.is_dir() else []:
         if not (task / "task.json").is_file():

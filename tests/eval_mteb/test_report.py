@@ -219,6 +219,10 @@ def test_identical_runs_compare_to_nothing_and_other_queries_are_an_error(tmp_pa
         compare_folders(first, fewer, resamples=300)
 
 
+def test_a_runs_folder_stands_for_its_evaluation(run):
+    assert set(read_results(run)) == set(read_results(run / "eval"))
+
+
 def test_other_data_under_the_same_task_name_is_refused(tmp_path):
     first = read_results(write_run_folder(tmp_path / "a") / "eval")
     other = write_run_folder(tmp_path / "b")
