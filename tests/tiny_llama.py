@@ -46,7 +46,9 @@ def make_tokenizer(folder: Path) -> int:
     return len(tokenizer)
 
 
-def make_bidirectional_llama(folder: Path, *, layers: int = 2, seed: int = 0) -> Path:
+def make_bidirectional_llama(
+    folder: Path, *, layers: int = 2, seed: int = 0, heads: int = 4, width: int = 32
+) -> Path:
     """Write a random ``llama_bidirec`` checkpoint, its tokenizer, and code that must not run."""
     import torch
     from transformers import LlamaConfig, LlamaModel
@@ -56,11 +58,11 @@ def make_bidirectional_llama(folder: Path, *, layers: int = 2, seed: int = 0) ->
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=size,
-        hidden_size=32,
+        hidden_size=width,
         intermediate_size=48,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         max_position_embeddings=512,
     )
     LlamaModel(config).save_pretrained(str(folder))
