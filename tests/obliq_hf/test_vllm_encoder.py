@@ -6,9 +6,10 @@ lacks of this project's own requirements is taken from the environment the tests
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -42,8 +43,6 @@ if __name__ == "__main__":
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("template", ["instruct", "reasonir"])
 def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, template: str) -> None:
-    import json
-
     if not PYTHON:
         pytest.skip("OBLIQ_VLLM_PYTHON does not name a Python with vLLM")
     base = make_bidirectional_llama(tmp_path / "base", heads=2, width=64)
@@ -71,9 +70,7 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, template: st
     assert done.stdout.strip().splitlines()[-1] == stock.fingerprint
 
 
-@pytest.mark.skipif(
-    "vllm" in sys.modules or PYTHON == sys.executable, reason="vLLM is installed here"
-)
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
 def test_without_vllm_the_command_to_install_it_is_told(tiny_model_dir: Path) -> None:
     from obliq_hf.encoder.vllm import VLLMEncoder
 
