@@ -12,7 +12,14 @@ from obliq_hf.llm import ChatRequest
 from obliq_hf.reranking.candidates import TextBudget
 from obliq_hf.reranking.logprobs import MOST, letter, order_from_logprobs
 from obliq_hf.reranking.parser import parse_ranking
-from obliq_hf.reranking.prompt_file import ANSWERS, fill, load_prompt
+from obliq_hf.reranking.prompt_file import (
+    ANSWERS,
+    JOBS,
+    complete,
+    fill,
+    load_prompt,
+    prepare,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +34,8 @@ _LIKE_IDENTIFIER = re.compile(r"\[(\s*(?:[0-9]{1,3}|[A-Z])\s*)\]")
 _HEADER = re.compile(r"^\[(?:[0-9]{1,3}|[A-Z])\]\n", re.MULTILINE)
 _QUERY = re.compile(r"<query>\n(.*?)\n</query>", re.DOTALL)
 _TOKENS_PER_IDENTIFIER = 8
+_NUMBERS = [str(i + 1) for i in range(32)]
+_LETTERS = [letter(i) for i in range(MOST)]
 _END = "<end of candidates>"
 
 
@@ -111,6 +120,8 @@ class Questions:
         self._values = self._prompt.task_values(task)
         self._values["query"] = _shown(pool.query, asking.query).replace("</query>", "</ query>")
         self._texts = [_shown(candidate.text, asking.documents) for candidate in pool.candidates]
+        self._jobs = {job: prepare(self._prompt.jobs[job], self._values) for job in JOBS}
+        self._answers: dict[tuple[str, int, int], str] = {}
 
     def ask(
         self,
@@ -138,23 +149,24 @@ class Questions:
                 "use smaller groups or windows"
             )
         job = "rank" if picks is None else "select"
+        texts, names = self._texts, _LETTERS if letters else _NUMBERS
+        if len(positions) > len(names):
+            names = [str(i + 1) for i in range(len(positions))]
         shown = "\n\n".join(
-            f"[{letter(i) if letters else i + 1}]\n{self._texts[position]}"
-            for i, position in enumerate(positions)
+            [f"[{name}]\n{texts[p]}" for name, p in zip(names, positions, strict=False)]
         )
         wanted = len(positions) if picks is None else picks
         values = {
-            **self._values,
             "documents": f"{shown}\n{_END}",
             "count": str(len(positions)),
             "picks": str(wanted),
+            "answer": self._how(job, len(positions), wanted),
         }
-        values["answer"] = fill(self._prompt.answers[f"{job}-{asking.answer}"], values)
         return ChatRequest(
             id=identifier,
             messages=[
                 {"role": "system", "content": self._prompt.system},
-                {"role": "user", "content": fill(self._prompt.jobs[job], values)},
+                {"role": "user", "content": complete(self._jobs[job], values)},
             ],
             max_tokens=asking.answer_tokens(wanted),
             temperature=asking.temperature,
@@ -163,6 +175,15 @@ class Questions:
             logprobs=MOST if letters else None,
             purpose=self.purpose,
         )
+
+    def _how(self, job: str, count: int, picks: int) -> str:
+        """The sentence that says how to answer."""
+        key = (job, count, picks)
+        if key not in self._answers:
+            values = {**self._values, "count": str(count), "picks": str(picks)}
+            template = self._prompt.answers[f"{job}-{self.asking.answer}"]
+            self._answers[key] = fill(template, values)
+        return self._answers[key]
 
     def read(
         self, answer: ChatAnswer, positions: Sequence[int], wanted: int, tally: Tally

@@ -139,8 +139,9 @@ def parse_ranking(
         The documents named that were offered, and the faults of the answer.
     """
     wanted = offered if wanted is None else wanted
-    answer, _ = strip_thinking(text or "")
-    answer = answer.translate(_WIDE).strip()
+    answer = text or ""
+    if not _AS_ASKED.fullmatch(answer):
+        answer = strip_thinking(answer)[0].translate(_WIDE).strip()
     if letters:
         answer = _as_numbers(answer)
     faults = {"cut"} if cut else set()

@@ -15,11 +15,20 @@ from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import content_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from obliq_hf.tasks import ObliqTask
 
-__all__ = ["ANSWERS", "JOBS", "RerankPrompt", "fill", "load_prompt", "prompt_names"]
+__all__ = [
+    "ANSWERS",
+    "JOBS",
+    "RerankPrompt",
+    "complete",
+    "fill",
+    "load_prompt",
+    "prepare",
+    "prompt_names",
+]
 
 JOBS = ("select", "rank")
 """Choose some of the documents; order all of them."""
@@ -37,6 +46,28 @@ _KNOWN = frozenset(
 def fill(template: str, values: Mapping[str, str]) -> str:
     """A template with its placeholders filled; what is filled in is not searched again."""
     return _PLACEHOLDER.sub(lambda m: values.get(m.group(1), m.group(0)), template)
+
+
+def prepare(template: str, values: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """A template filled in part: pairs of text and the placeholder after it that is left open."""
+    parts: list[tuple[str, str | None]] = []
+    text, last = "", 0
+    for match in _PLACEHOLDER.finditer(template):
+        text += template[last : match.start()]
+        last = match.end()
+        if match.group(1) in values:
+            text += values[match.group(1)]
+        else:
+            parts.append((text, match.group(1)))
+            text = ""
+    return [*parts, (text + template[last:], None)]
+
+
+def complete(parts: Sequence[tuple[str, str | None]], values: Mapping[str, str]) -> str:
+    """What :func:`prepare` left open, filled."""
+    return "".join(
+        text if name is None else f"{text}{values.get(name, f'{{{name}}}')}" for text, name in parts
+    )
 
 
 @dataclass(frozen=True)

@@ -161,9 +161,11 @@ def pool_flow(
 ) -> Generator[list[ChatRequest], dict[str, ChatAnswer], Ranking]:
     """One query's flow: what is shown to the reranker, and its order put back into the pool."""
     shown = shown_positions(pool, depth)
+    withheld = (len(pool) if depth is None else min(depth, len(pool))) - len(shown)
     if len(shown) < 2:
-        return Ranking.first_stage(len(pool))
+        return Ranking.first_stage(len(pool), tally=Tally(withheld=withheld))
     ranking = yield from reranker.rank(pool.select(shown), task)
+    ranking.tally.withheld += withheld
     return put_back(ranking, shown, len(pool))
 
 

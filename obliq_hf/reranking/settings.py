@@ -14,6 +14,7 @@ from obliq_hf.reranking.fused import Fused, StoredScores
 from obliq_hf.reranking.listwise import Listwise
 from obliq_hf.reranking.prompt_file import ANSWERS, load_prompt
 from obliq_hf.reranking.reranker import IdentityReranker, Reranker
+from obliq_hf.reranking.stage_plan import parse_plan
 from obliq_hf.reranking.tourrank import TourRank
 from obliq_hf.search.fusion import FUSION_METHODS
 
@@ -49,6 +50,9 @@ class RerankSettings:
         preselect: One of :data:`PRESELECTIONS`; None reranks the first ``depth`` as they are.
         first_stage_depth: Candidates that the pre-selection chooses from.
         preselect_rounds: Tournaments of a wide tournament.
+        plan: Stages of TourRank for pools of exactly ``depth``, such as ``5x20>10 5x10>4``; None
+            takes the plan made for the size.
+        early_stop: Stop TourRank once so many first places are certain; None never does.
 
     Raises:
         ObliqError: A value that is not valid; the key is named.
@@ -65,6 +69,8 @@ class RerankSettings:
     preselect: str | None = None
     first_stage_depth: int = 1000
     preselect_rounds: int = 1
+    plan: str | None = None
+    early_stop: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("reranker", self.reranker, KINDS)
@@ -73,10 +79,15 @@ class RerankSettings:
             _one_of("fuse", self.fuse, FUSION_METHODS)
         if self.preselect is not None:
             _one_of("preselect", self.preselect, PRESELECTIONS)
-        for key in ("depth", "rounds", "listwise_depth", "first_stage_depth", "preselect_rounds"):
+        numbers = ("depth", "rounds", "listwise_depth", "first_stage_depth", "preselect_rounds")
+        for key in (*numbers, "early_stop"):
             value = getattr(self, key)
+            if key == "early_stop" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ObliqError(f"key {key!r} must be a whole number >= 1, not {value!r}")
+        if self.plan is not None:
+            parse_plan(self.plan, self.depth)
         if "cross-encoder" in (self.reranker, self.preselect) and not self.cross_encoder:
             raise ObliqError("a cross-encoder needs the key 'cross_encoder': its name or folder")
         if self.preselect is not None and self.first_stage_depth <= self.depth:
@@ -106,6 +117,10 @@ class RerankSettings:
         parts = [self.reranker]
         if self.reranker == "tourrank":
             parts.append(str(self.rounds))
+            if self.plan is not None:
+                parts.append("plan-" + re.sub(r"[^0-9]+", "-", self.plan))
+            if self.early_stop is not None:
+                parts.append(f"stop{self.early_stop}")
         if self.reranker == "listwise":
             parts.append(str(self.listwise_depth))
         if self.reranker == "cross-encoder" and self.cross_encoder:
@@ -126,7 +141,8 @@ class RerankSettings:
         """The keys that matter for this reranker, as plain values."""
         values = {key: value for key, value in asdict(self).items() if value is not None}
         if self.reranker != "tourrank":
-            values.pop("rounds")
+            for key in ("rounds", "plan", "early_stop"):
+                values.pop(key, None)
         if self.reranker != "listwise":
             values.pop("listwise_depth")
         if not self.asks:
@@ -197,7 +213,13 @@ def build_reranker(
     how = replace(asking or Asking(), prompt=settings.prompt, answer=settings.answer)
     made: Reranker
     if settings.reranker == "tourrank":
-        made = TourRank(settings.rounds, asking=how, seed=seed)
+        made = TourRank(
+            settings.rounds,
+            asking=how,
+            seed=seed,
+            plan=None if settings.plan is None else parse_plan(settings.plan, settings.depth),
+            early_stop=settings.early_stop,
+        )
     elif settings.reranker == "listwise":
         made = Listwise(settings.listwise_depth, asking=how, seed=seed)
     elif settings.reranker == "cross-encoder":

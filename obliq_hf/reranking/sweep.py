@@ -145,7 +145,7 @@ def _families(
     groups: dict[Any, list[RerankSettings]] = {}
     for entry in settings:
         alike: Any = entry.label
-        if entry.preselect is None and entry.fuse is None:
+        if entry.preselect is None and entry.fuse is None and entry.early_stop is None:
             if entry.reranker == "tourrank":
                 alike = replace(entry, rounds=1)
             elif entry.reranker == "listwise":

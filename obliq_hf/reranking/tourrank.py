@@ -6,8 +6,8 @@ every stage it passes. Points of several independent tournaments are summed, and
 the first stage's order.
 
 * Groups are dealt by stride over the documents that are left, in first-stage order, and shuffled
-  inside. A shuffle depends on the seed, the query's id, the tournament's number, the stage and the
-  group, and on nothing else: five tournaments begin with the requests of one.
+  inside. A shuffle depends on the seed, the query's id, the tournament's number, the stage and who
+  is left, and on nothing else: five tournaments begin with the requests of one.
 * Places that an answer leaves open (short, refused, failed) go to the group's documents in
   first-stage order, so that a tournament nobody answers gives the first stage's order.
 * All groups of a stage in all tournaments are asked at once: five rounds for 100 documents,
@@ -185,13 +185,13 @@ class _Bracket:
         stage = self._plan.stages[self._stage]
         self._groups = []
         query = self._questions.pool.query_id
+        place = stable_seed(self._seed, query, self._number, self._stage)
+        rng = np.random.default_rng(place)
         dealt = zip(stage.deal(self.alive), stage.picks(), strict=True)
         for group, (members, picks) in enumerate(dealt):
-            place = stable_seed(self._seed, query, self._number, self._stage, group)
-            rng = np.random.default_rng(place)
             shown = [members[i] for i in rng.permutation(len(members)).tolist()]
             self._groups.append(shown)
-            yield self._questions.ask(self._id(group), shown, picks=picks, seed=place)
+            yield self._questions.ask(self._id(group), shown, picks=picks, seed=place + group)
 
     def take(self, answers: dict[str, ChatAnswer]) -> None:
         """Who goes on, by the answers of the stage."""

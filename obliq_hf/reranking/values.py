@@ -87,6 +87,7 @@ class Tally:
         filled: Places that an answer left open and the first-stage order filled.
         spared: Calls that an early stop made unnecessary.
         repaired: Rankings of a reranker that were no permutation.
+        withheld: Candidates that were the query's own text and shown to no reranker.
     """
 
     requests: int = 0
@@ -102,6 +103,7 @@ class Tally:
     filled: int = 0
     spared: int = 0
     repaired: int = 0
+    withheld: int = 0
 
     def take(self, answers: Iterable[ChatAnswer]) -> None:
         """Count the answers of one round."""
@@ -122,7 +124,7 @@ class Tally:
     def add(self, other: Tally, *, side_by_side: bool = False) -> None:
         """Add what another part took, after this one or side by side with it."""
         for name in ("requests", "cached", "calls", "prompt_tokens", "completion_tokens",
-                     "filled", "spared", "repaired"):  # fmt: skip
+                     "filled", "spared", "repaired", "withheld"):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.seconds += other.seconds
         self.errors.update(other.errors)

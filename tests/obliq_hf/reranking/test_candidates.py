@@ -164,4 +164,5 @@ def test_the_querys_own_text_is_never_shown_and_keeps_its_place(task):
     done = rerank(TourRank(1, asking=asking), [pool], task, client=ScriptedClient(script))
     assert not any("looks" in text for text in shown)
     assert done.orders["q1"][2] == "same"
+    assert done.tally.withheld == 1
     assert set(done.orders["q1"][:2]) == {"q1-d7", "q1-d6"}

@@ -63,6 +63,8 @@ def test_settings_that_are_not_valid_name_their_key():
         ({"answer": "logprob"}, "did you mean 'logprobs'"),
         ({"preselect": "fusion", "first_stage_depth": 100}, "'first_stage_depth'"),
         ({"preselect": "cross-encoder"}, "'cross_encoder'"),
+        ({"early_stop": 0}, "'early_stop'"),
+        ({"plan": "5x20>10", "depth": 50}, "50 are left"),
         ({"roundz": 5}, "unknown key 'roundz'; did you mean 'rounds'"),
     ):
         with pytest.raises(ObliqError, match=message):
@@ -214,6 +216,19 @@ def test_policies_for_deep_pools_are_built_from_their_settings(task):
             assert set(done.orders[pool.query_id][:50]) >= set(qrels[pool.query_id])
     with pytest.raises(ObliqError, match="another run"):
         build_reranker(replace(deep, preselect="fusion"))
+
+
+def test_a_plan_and_an_early_stop_are_part_of_the_settings():
+    settings = RerankSettings(
+        "tourrank", rounds=3, depth=20, plan="2x10>4 1x8>2", early_stop=2, prompt="generic"
+    )
+    assert RerankSettings.from_dict(settings.to_dict()) == settings
+    assert settings.label == "tourrank-3-plan-2-10-4-1-8-2-stop2-generic-top20"
+    reranker = build_reranker(settings)
+    assert reranker.plan_for(20).calls == 3
+    assert reranker.plan_for(19).calls == 3
+    assert (str(reranker.plan_for(20)), reranker.early_stop) == ("2x10>4 1x8>2", 2)
+    assert reranker.identity != build_reranker(replace(settings, plan=None)).identity
 
 
 def test_a_prompt_file_of_ones_own_is_read_and_checked(tmp_path):
