@@ -24,8 +24,8 @@ and 48 principal directions at weight 0.5 (the default)    .249     .303
 (The columns have different numbers of authors; compare within a column.) Fewer directions, or the
 directions alone, gain more on the texts they come from and lose more on other authors.
 
-Clipping z-scores, damping them by a logarithm, other powers of the frequencies, n-grams inside
-of words only, and equal weight for the two blocks were not better.
+Clipping z-scores, damping them by a logarithm, other powers of the frequencies and n-grams inside
+of words only were not better.
 """
 
 from __future__ import annotations
