@@ -20,7 +20,6 @@ _WHERE = {
     "RetrieveAndRerank": "eval_mteb.pipeline",
     "folder_task": "eval_mteb.tasks",
     "load_encoder": "eval_mteb.models",
-    "model_fingerprint": "eval_mteb.models",
     "EncoderSearch": "eval_mteb.dense",
     "register": "eval_mteb.registry",
     "evaluate_folder": "eval_mteb.evaluation",

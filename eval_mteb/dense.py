@@ -233,7 +233,9 @@ class EncoderSearch(VectorSearch):
         if self.vectors is None or fingerprint is None:
             self.documents = encode_blocks(encode, texts, what=what)
         else:
-            key = content_hash(fingerprint, texts, self._document_prompt(task_metadata))[:40]
+            prompt = self._document_prompt(task_metadata)
+            pooled = getattr(self.encoder, "include_prompt", None) if any(prompt) else None
+            key = content_hash(fingerprint, texts, prompt, pooled)[:40]
             self.documents, self.reused = stored_vectors(
                 self.vectors, key, texts, encode, what=what
             )

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mteb.get_tasks import _TASKS_REGISTRY
 from mteb.models import EncoderProtocol, SearchProtocol
 
 from eval_mteb.dense import EncoderSearch, document_texts, with_task_prompt
 from eval_mteb.models import load_model, local_meta, wrap_encoder
 from eval_mteb.ordering import OrderedSearch
+from eval_mteb.registry import known_task
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import content_hash
 from obliq_hf.reranking import (
@@ -63,7 +63,7 @@ def described_task(metadata: Any, tasks: Sequence[ObliqTask] = ()) -> ObliqTask:
         no more than that documents are to be relevant to the query.
     """
     name = str(metadata.name)
-    known = _TASKS_REGISTRY.get(name)
+    known = known_task(name)
     own = getattr(known, "obliq_task", None)
     short = own.name if own is not None else getattr(getattr(known, "data", None), "name", None)
     plain = name.replace("GoldRetrieval", "Retrieval")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.models.model_meta import ModelMeta
 
-__all__ = ["CheckedName", "checked", "register", "register_model", "registered"]
+__all__ = ["CheckedName", "checked", "known_task", "register", "register_model", "registered"]
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,11 @@ def register(cls: type[AbsTask], *, shipped: Literal["error", "keep"] = "error")
     _TASKS_REGISTRY[name] = cls
     _OURS.add(name)
     return cls
+
+
+def known_task(name: str) -> type[AbsTask] | None:
+    """The class of a task that mteb knows by this name, its own or one of ours."""
+    return _TASKS_REGISTRY.get(name)
 
 
 def registered() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +11,9 @@ from mteb.abstasks.task_metadata import PromptDict, TaskMetadata
 from eval_mteb.registry import checked, register
 from eval_mteb.retrieval import K_VALUES, AllButExcluded, ObliqRetrieval
 from obliq_hf.errors import DataError, ObliqError
-from obliq_hf.files import content_hash, read_json
+from obliq_hf.files import content_hash
 from obliq_hf.task_data import TaskData, read_task_data, with_group_exclusions
+from obliq_hf.tasks.naming import collection_name, task_class_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,43 +109,6 @@ class FolderRetrieval(ObliqRetrieval):
         }
 
 
-def _camel(text: str) -> str:
-    return "".join(w[:1].upper() + w[1:] for w in re.findall(r"[A-Za-z0-9]+", text))[:60]
-
-
-def task_class_name(collection: str, task: str, judgments: str = "gold") -> str:
-    """The mteb name of a folder's task, such as ``ObliqClassicsWriting``.
-
-    Args:
-        collection: The corpus's or folder's name.
-        task: The task's name.
-        judgments: Pooled judgments are marked in the name.
-
-    Returns:
-        Letters and digits only, starting with ``Obliq``.
-
-    Raises:
-        ObliqError: The task's name holds no letter or digit that could stand in a name.
-    """
-    if not _camel(task):
-        raise ObliqError(f"task name {task!r} has no letter or digit to name an mteb task after")
-    suffix = "Pooled" if judgments == "pooled" else ""
-    return f"Obliq{_camel(collection)}{_camel(task)}{suffix}"
-
-
-def _collection_name(folder: Path) -> str:
-    """What a corpus calls itself (``corpus.json``), else its folder's name."""
-    provenance = folder / "corpus.json"
-    source = read_json(provenance).get("source") if provenance.is_file() else None
-    if isinstance(source, dict):
-        builder = source.get("builder")
-        source = source.get("name") or (builder if builder not in {"beir", "jsonl"} else None)
-    if isinstance(source, str) and _camel(source):
-        return source
-    here = folder.resolve()
-    return here.parent.name if here.name == "corpus" and here.parent.name else here.name
-
-
 def folder_task(
     folder: str | Path,
     task: ObliqTask | str | None = None,
@@ -239,7 +202,7 @@ def folder_tasks(
     for kind, qrels in (("gold", data.qrels), ("pooled", data.pooled)):
         if kind not in judgments or not qrels:
             continue
-        class_name = name or task_class_name(_collection_name(root), data.name, kind)
+        class_name = name or task_class_name(collection_name(root), data.name, kind)
         subset = "default"
         if rename is not None:
             class_name, subset = rename(data, kind) or (class_name, subset)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from obliq_hf.errors import ObliqError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from datasets import Dataset
 
@@ -26,7 +26,12 @@ __all__ = [
     "read_dev",
     "read_tables",
     "text_lengths",
+    "trained_mteb_tasks",
 ]
+
+
+_OTHER_CORPORA = {"classics"}
+"""Corpora of this project that hold nothing of the benchmark's."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,34 @@ def text_lengths(
                 f"{config.max_length}, the length at which the model will encode"
             )
     return {t.name: config.lengths[t.task] for t in tables if t.task in config.lengths}
+
+
+def trained_mteb_tasks(
+    tables: Sequence[TrainingTable], tasks: Sequence[ObliqTask], corpus: str | Path
+) -> list[str]:
+    """Names in mteb of the tasks whose data a model is trained on.
+
+    Args:
+        tables: The datasets trained on.
+        tasks: The tasks of the recipe.
+        corpus: The corpus folder they were made from, which need not be there.
+
+    Returns:
+        For each task that a dataset is for, sorted: its name over this corpus, where the corpus
+        has the task; and that of the mteb task itself, unless the corpus is known to be another.
+    """
+    from obliq_hf.task_data import available_tasks
+    from obliq_hf.tasks.naming import collection_name, task_class_name
+
+    folder = Path(corpus)
+    collection = collection_name(folder)
+    present = available_tasks(folder)
+    trained = {table.task for table in tables}
+    names = {task_class_name(collection, name) for name in trained.intersection(present)}
+    for task in tasks:
+        if task.name in trained and task.mteb_name is not None and collection not in _OTHER_CORPORA:
+            names.add(task.mteb_name)
+    return sorted(names)
 
 
 def read_dev(folder: str | Path, tasks: Sequence[ObliqTask], split: str) -> dict[str, TaskData]:

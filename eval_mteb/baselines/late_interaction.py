@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mteb.models.model_meta import ScoringFunction
 from mteb.models.sentence_transformer_wrapper import MultiVectorWrapper
 
-from eval_mteb.models import default_name, local_meta, model_fingerprint, understood
+from eval_mteb.models import default_name, local_meta, understood
+from obliq_hf.encoder.fingerprint import model_fingerprint
 from obliq_hf.files import content_hash
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def load_late_interaction(
     commit = None if changed else source.commit()
     wrapper.mteb_model_meta = local_meta(
         name or source.id or default_name(source.location),
-        commit or content_hash(model_fingerprint(model), own)[:40],
+        commit or content_hash(model_fingerprint(model), model.max_seq_length, own)[:40],
         loader=MultiVectorWrapper,
         n_parameters=sum(p.numel() for p in model.parameters()),
         model_type=["late-interaction"],

@@ -13,7 +13,7 @@ __all__ = ["model_fingerprint"]
 _NOT_CONTENT = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"}
 
 
-def model_fingerprint(model: Any) -> str:
+def model_fingerprint(model: Any, *, include_prompt: bool = True) -> str:
     """SHA-256 over what decides a model's vectors: weights, module settings, tokenizer.
 
     Prompts and the length that texts are cut to are no part of it, nor are paths, names, versions
@@ -22,6 +22,8 @@ def model_fingerprint(model: Any) -> str:
 
     Args:
         model: A SentenceTransformer, or another torch module made of modules like its.
+        include_prompt: Whether it counts that pooling includes a prompt's tokens, which decides
+            nothing where texts have no prompt.
 
     Returns:
         64 hexadecimal characters.
@@ -34,6 +36,9 @@ def model_fingerprint(model: Any) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(memoryview(flat.view(torch.uint8).numpy()))
     configs = [_module_config(module) for module in model]
+    if not include_prompt:
+        for config in configs:
+            config.pop("include_prompt", None)
     digest.update(content_hash([_jsonable(config) for config in configs]).encode())
     return digest.hexdigest()
 

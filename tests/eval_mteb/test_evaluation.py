@@ -9,7 +9,7 @@ import pytest
 
 from eval_mteb import evaluation
 from eval_mteb.evaluation import evaluate_folder, evaluate_system
-from eval_mteb.models import load_encoder, model_fingerprint
+from eval_mteb.models import load_encoder
 from eval_mteb.results import read_results
 from eval_mteb.systems import System, bm25_system, encoder_system, fusion_system
 from eval_mteb.tasks import folder_task
@@ -163,7 +163,24 @@ def test_two_checkpoints_have_two_names_and_the_same_weights_one_fingerprint(
     assert prompted.mteb_model_meta.revision != one.mteb_model_meta.revision
     with torch.no_grad():
         next(copied.model.parameters()).add_(1e-3)
-    assert model_fingerprint(copied.model) != one.vector_fingerprint
+    copied.model.save(str(tmp_path / "changed"))
+    assert load_encoder(tmp_path / "changed").vector_fingerprint != one.vector_fingerprint
+    shorter = load_encoder(tiny_model_dir, max_length=8)
+    assert shorter.vector_fingerprint != one.vector_fingerprint
+
+
+@pytest.mark.parametrize(("prompt", "encoded"), [("", 1), ("text: ", 2)])
+def test_documents_are_encoded_anew_where_pooling_their_prompt_makes_a_difference(
+    folder, writing, tiny_model_dir, tmp_path, prompt, encoded
+):
+    task = folder_task(folder, writing, vectors=tmp_path / "vectors")
+    prompts = {"document": prompt}
+    for include in (True, False):
+        system = encoder_system(
+            f"pools-{include}", tiny_model_dir, prompts=prompts, include_prompt=include
+        )
+        evaluate_system(system, task, tmp_path / "eval", show_progress=False)
+    assert len(list((tmp_path / "vectors").glob("*.npy"))) == encoded
 
 
 def test_a_fusion_is_made_of_runs_on_disk_and_strict(folder, writing, tiny_model_dir, tmp_path):

@@ -1,4 +1,4 @@
-"""Development data of a recipe's tasks."""
+"""Development data of a recipe's tasks, and what a training says it was trained on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from obliq_hf.files import write_json
 from obliq_hf.records import Corpus, Queries, write_corpus, write_qrels, write_queries
 from obliq_hf.tasks import load_task
 from training_recipes.dev import DevEvaluator
+from training_recipes.sections import TrainingConfig
 from training_recipes.tables import read_dev
+from training_recipes.train import train
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -46,3 +49,35 @@ def test_checkpoints_are_chosen_under_the_tasks_own_exclusions(
     )
     scores = DevEvaluator(data)(model)
     assert scores["writing_ndcg_at_10"] == 1.0 > scores["math_ndcg_at_10"]
+
+
+@pytest.mark.parametrize("builder", ["beir", "classics"])
+def test_a_student_says_which_tasks_data_it_was_trained_on(
+    builder: str,
+    folder: Path,
+    tiny_model_dir: Path,
+    make_mixture: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    from eval_mteb.evaluation import folder_tasks
+    from eval_mteb.models import load_encoder
+
+    run = tmp_path / "novels"
+    write_json(folder / "corpus.json", {"source": {"builder": builder}})
+    mixture = make_mixture(("w-queries", "queries", 8, 0))
+    for name in ("corpus.jsonl", "corpus.json", "tasks"):
+        (run / "corpus").mkdir(parents=True, exist_ok=True)
+        (folder / name).rename(run / "corpus" / name)
+    tasks = [load_task("writing"), load_task("math")]
+    config = TrainingConfig(
+        base=str(tiny_model_dir), batch_size=4, max_length=128, save_steps=100, max_steps=1
+    )
+    made = train(config, mixture, run, tasks=tasks, reload_check=False, show_progress=False)
+    meta = load_encoder(made.model).mteb_model_meta
+    trained, other = (
+        folder_tasks(run / "corpus", task, split="dev")[0].metadata.name for task in tasks
+    )
+    assert meta.is_zero_shot_on([trained]) is False
+    assert meta.is_zero_shot_on([other]) is True
+    assert meta.is_zero_shot_on(["OBLIQBenchWritingRetrieval"]) is (builder == "classics")
+    assert meta.is_zero_shot_on(["OBLIQBenchMathRetrieval"]) is True
