@@ -18,6 +18,7 @@ import yaml
 
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import content_hash
+from obliq_hf.strict_yaml import load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -183,7 +184,7 @@ def load_lens(name: str | Path) -> Lens:
 @cache
 def _load(path: Path, _: int) -> Lens:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ObliqError(f"{path}: not readable as YAML: {error}") from error
     known = {"lens": str, "version": int, "language": str, "forms": dict, **dict.fromkeys(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 import yaml
 
 from obliq_hf.errors import ObliqError, nearest
+from obliq_hf.strict_yaml import load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,25 +49,6 @@ def about(help: str, **marks: Any) -> dict[str, Any]:
     return {"help": help, **marks}
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, where YAML would silently keep the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=deep)
-            if isinstance(key, list | dict):
-                continue
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping.
 
@@ -75,7 +57,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        value = yaml.load(text, Loader=_StrictLoader)
+        value = load_yaml(text)
     except FileNotFoundError:
         raise ObliqError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -389,7 +371,7 @@ def _word_value(text: str | None, hint: Any, key: str) -> Any:
     structured = dataclasses.is_dataclass(inner) or typing.get_origin(inner) in (list, dict)
     if structured and text.lstrip()[:1] in {"[", "{"}:
         try:
-            return yaml.load(text, Loader=_StrictLoader)
+            return load_yaml(text)
         except yaml.YAMLError as error:
             raise ObliqError(f"command line: --{key}: not readable as YAML: {error}") from error
     if typing.get_origin(inner) is list:

@@ -13,6 +13,7 @@ import yaml
 
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import content_hash, safe_name
+from obliq_hf.strict_yaml import load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -198,32 +199,16 @@ def _checked_reranking(value: object) -> dict[str, Any]:
     return dict(value)
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is not text", key_node.start_mark
-                )
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def _read(text: str, source: str) -> ObliqTask:
     try:
-        values = yaml.load(text, Loader=_StrictLoader)
+        values = load_yaml(text)
     except yaml.YAMLError as error:
         raise ObliqError(f"{source}: not readable as YAML: {error}") from error
     if not isinstance(values, dict):
         raise ObliqError(f"{source}: a task file holds keys and values, not {_kind(values)}")
+    for key in values:
+        if not isinstance(key, str):
+            raise ObliqError(f"{source}: the key {key!r} is not text")
     return ObliqTask.from_dict(values, source=source)
 
 

@@ -168,6 +168,7 @@ forms: {one: {characters: [10, 100], length: short}}
     ("length: short", "length: short, checks: {name: true}", "name"),
     ("forms: {one", "forms: {}\nx: {one", "'x'"),
     ("lens: mine", "lens: [mine", "YAML"),
+    ("version: 1", "version: 1\nversion: 2", "'version' is given twice"),
 ])
 def test_a_faulty_lens_file_is_refused_naming_file_and_key(tmp_path, old, new, message):
     path = tmp_path / "mine.yaml"
