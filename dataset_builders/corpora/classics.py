@@ -254,34 +254,41 @@ def _value(corpus: Corpus, column: str, document: str) -> str:
     return str(corpus.metadata[column][corpus.row[document]])
 
 
-def build(out: str | Path, *, tasks: Sequence[str] = TASKS) -> Corpus:
+def build(out: str | Path, *, tasks: Sequence[str] | None = None) -> Corpus:
     """Write the corpus folder of the classics, whole or not at all.
 
     The result is the same on every machine; nothing in it is random.
 
     Args:
         out: The folder to write; an existing one is replaced.
-        tasks: Which of ``writing`` and ``scene`` to write. ``scene`` is left out with a log
-            message while no queries are recorded for it.
+        tasks: Which of ``writing`` and ``scene`` to write; by default both, ``scene`` only where
+            queries are recorded for it.
 
     Returns:
         The corpus.
 
     Raises:
         DataError: The source package is missing, of another version or changed; recorded queries
-            do not fit the corpus; an unknown task.
+            do not fit the corpus, or there are none for a ``scene`` that was asked for; an
+            unknown task.
     """
-    for name in tasks:
+    asked = TASKS if tasks is None else tuple(tasks)
+    for name in asked:
         if name not in TASKS:
             raise DataError(f"the corpus 'classics' has no task {name!r}{nearest(name, TASKS)}")
+    if tasks is not None and "scene" in asked and not recorded_file("scene").is_file():
+        raise DataError(
+            f"no queries are recorded for the task 'scene' ({recorded_file('scene')} is missing); "
+            "ask for 'writing' alone"
+        )
     table = load_table()
     cut, dropped = cut_corpus(source_folder(table), table)
     passages = choose(cut, table)
     corpus = to_corpus(passages, table)
     files = []
-    if "writing" in tasks:
+    if "writing" in asked:
         files.append(writing_task(corpus, table))
-    if "scene" in tasks:
+    if "scene" in asked:
         scene = scene_task(corpus)
         if scene is None:
             logger.warning("no recorded queries for the task 'scene'; it is left out")

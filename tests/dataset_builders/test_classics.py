@@ -388,6 +388,15 @@ def test_without_recorded_queries_the_scene_task_is_left_out(
     assert classics.scene_task(corpus) is None
 
 
+def test_a_scene_task_that_is_asked_for_needs_recorded_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classics, "recorded_file", lambda task: tmp_path / "none.jsonl")
+    with pytest.raises(DataError, match=r"no queries are recorded for the task 'scene'"):
+        classics.build(tmp_path / "out", tasks=["writing", "scene"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_builder_does_not_import_the_package(table: Table) -> None:
     import sys
 
