@@ -119,6 +119,7 @@ def read_foreign_rows(
     name: str | None = None,
     columns: Mapping[str, str] | None = None,
     negatives: int | None = None,
+    only: Mapping[str, object] | None = None,
 ) -> TrainingRows:
     """Read training rows whose columns have names of their own.
 
@@ -130,6 +131,7 @@ def read_foreign_rows(
             ``{"anchor": "query", "positive": "pos", "negatives": "neg"}``. By default the names
             of :data:`KNOWN_COLUMNS` are looked for.
         negatives: Negatives kept a row, the first ones; None for as many as every row has.
+        only: Column -> value; other rows are passed over.
 
     Returns:
         One row for each anchor and positive. Ids are made from the texts, so the same text has
@@ -145,6 +147,11 @@ def read_foreign_rows(
     right: list[list[str]] = []
     wrong: list[list[str]] = []
     for where, row in _iter_rows(file):
+        for column in only or {}:
+            if column not in row:
+                raise DataError(f"{where} has no column {column!r}{nearest(column, row)}")
+        if any(row[column] != value for column, value in (only or {}).items()):
+            continue
         role = _roles(row, columns, where)
         anchors.append(_text(row[role["anchor"]], f"{where} column {role['anchor']!r}"))
         if "positives" in role:

@@ -26,6 +26,7 @@ from training_recipes.sections import (
     LoraConfig,
     NegativesConfig,
     QueriesConfig,
+    RowsConfig,
     TrainingConfig,
 )
 from training_recipes.settings import (
@@ -52,6 +53,7 @@ __all__ = [
     "NegativesConfig",
     "QueriesConfig",
     "Recipe",
+    "RowsConfig",
     "TrainingConfig",
     "load_recipe",
     "recipe_file",
@@ -72,6 +74,7 @@ class Recipe:
     queries: QueriesConfig = field(
         default_factory=QueriesConfig, metadata=about("training queries")
     )
+    rows: RowsConfig = field(default_factory=RowsConfig, metadata=about("training rows of others"))
     graph: GraphConfig = field(default_factory=GraphConfig, metadata=about("authorship graph"))
     negatives: NegativesConfig = field(
         default_factory=NegativesConfig, metadata=about("hard negatives")
@@ -190,7 +193,9 @@ def recipe_file(name: str | Path) -> Path:
         return path
     shipped = Path(__file__).parent
     parts = path.parts[1:] if path.parts[:1] == (shipped.name,) else path.parts
-    named = Path(*parts) if path.suffix in {".yaml", ".yml"} else Path(*parts[:-1], f"{path.name}.yaml")
+    named = (
+        Path(*parts) if path.suffix in {".yaml", ".yml"} else Path(*parts[:-1], f"{path.name}.yaml")
+    )
     packaged = shipped / named
     if not path.is_absolute() and ".." not in parts and packaged.is_file():
         return packaged

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from obliq_hf import __version__
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import hash_files, read_json
 from obliq_hf.tasks import load_tasks
+from training_recipes.foreign import check_rows, rows_identity
 from training_recipes.publishing import check_publishing, publish_run
 from training_recipes.sections import SYSTEMS
 from training_recipes.stages import Stage, StageRunner, run_lock
@@ -59,11 +60,15 @@ class RecipeRun(RunSteps):
             )
         if recipe.queries.source == "path" and recipe.queries.path is None:
             raise ObliqError("queries.path: source 'path' needs the file of the queries")
-        if recipe.queries.source == "none" and (
-            recipe.graph.task is None or recipe.graph.dose == 0
+        check_rows(recipe, names)
+        if (
+            recipe.queries.source == "none"
+            and not recipe.rows.given
+            and (recipe.graph.task is None or recipe.graph.dose == 0)
         ):
             raise ObliqError(
-                "nothing to train on: queries.source is none, and graph.task is null or the dose 0"
+                "nothing to train on: queries.source is none, rows has no file, and graph.task is "
+                "null or the dose 0"
             )
         if recipe.corpus.source in {"beir", "jsonl"} and recipe.corpus.path is None:
             raise ObliqError(
@@ -174,7 +179,7 @@ class RecipeRun(RunSteps):
             Stage(
                 "mixture",
                 ("mixture",),
-                {**common, "section": recipe.hash("negatives")},
+                {**common, "section": recipe.hash("negatives"), **_rows(recipe)},
                 tuple(n for n in ("corpus", "queries", "graph") if n in built),
                 self.build_mixture,
                 "joining the training data",
@@ -252,6 +257,10 @@ class RecipeRun(RunSteps):
             f'model.encode_query(["..."], prompt_name="{example}"), '
             'model.encode_document(["..."]))',
         ]
+
+
+def _rows(recipe: Recipe) -> dict[str, Any]:
+    return {"rows": rows_identity(recipe)} if recipe.rows.given else {}
 
 
 def _content(place: str | None) -> str | None:

@@ -18,6 +18,7 @@ __all__ = [
     "LoraConfig",
     "NegativesConfig",
     "QueriesConfig",
+    "RowsConfig",
     "TrainingConfig",
 ]
 
@@ -95,6 +96,35 @@ class QueriesConfig:
     count: int | None = field(
         default=None, metadata=about("documents sampled per task; null for all", min=1)
     )
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """Training rows of others, in a file whose columns have names of their own."""
+
+    path: str | None = field(
+        default=None, metadata=about(".jsonl, .json (a list) or .parquet file", path=True)
+    )
+    dataset: str | None = field(
+        default=None, metadata=about("organisation/name@revision of a dataset on the Hub")
+    )
+    file: str | None = field(default=None, metadata=about("the file in that repository"))
+    columns: dict[str, str] = field(
+        default_factory=dict,
+        metadata=about("role -> column: anchor, positive or positives, negatives, task"),
+    )
+    task: str | None = field(default=None, metadata=about("task that all rows are for"))
+    names: dict[str, str] = field(
+        default_factory=dict, metadata=about("value of the task column -> task of the recipe")
+    )
+    negatives: int | None = field(
+        default=None, metadata=about("negatives kept a row; null for as many as all have", min=0)
+    )
+
+    @property
+    def given(self) -> bool:
+        """Whether the recipe has such rows."""
+        return self.path is not None or self.dataset is not None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.files import atomic_path, content_hash, hash_files, iter_jsonl, write_jsonl
+from training_recipes.foreign import foreign_rows
 from training_recipes.run import RecipeRun
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class SeveralCorporaRun(RecipeRun):
             )
         if recipe.graph.task is not None and recipe.graph.corpus != "searched":
             parts += self._rows(self.corpus(recipe.graph.corpus), graph=recipe.graph.task)
+        parts += foreign_rows(recipe, [task.name for task in self.tasks])
         build_mixture(
             self.folder / "mixture",
             parts,

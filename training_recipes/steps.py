@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import atomic_path, iter_jsonl, write_json, write_jsonl, write_text
+from training_recipes.foreign import foreign_rows
 
 if TYPE_CHECKING:
     from obliq_hf.records import Corpus
@@ -279,6 +280,7 @@ class RunSteps:
                 over = index if searched else None
                 mined = negatives_for_graph(graph, texts, over, n=config.graph, **window)
             parts.append(graph_rows(graph, texts, task=recipe.graph.task, negatives=mined))
+        parts += foreign_rows(recipe, [task.name for task in self.tasks])
         build_mixture(
             self.folder / "mixture",
             parts,

@@ -269,6 +269,41 @@ def test_a_folder_that_is_no_artefact_names_what_was_looked_for(
         publish_dataset(tmp_path / "nowhere", CORPUS, to_folder)
 
 
+def test_tasks_with_corpora_of_their_own_are_published_each_with_its_own(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    for task in ("scene", "writing"):
+        shutil.copy(run / "corpus" / "corpus.jsonl", run / "corpus" / "tasks" / task)
+    (run / "corpus" / "corpus.jsonl").unlink()
+    publish_dataset(run / "corpus", CORPUS, to_folder)
+    paths = [path for path in files(repository(tmp_path, CORPUS)) if "/corpus-0" in path]
+    assert [path.split("/")[0] for path in paths] == ["scene-corpus", "writing-corpus"]
+
+
+def test_publishing_leaves_the_run_as_it_is(run: Path, options: PublishOptions) -> None:
+    from obliq_hf.files import hash_files
+
+    before = hash_files(run)
+    for part in ("corpus", "graph", "mixture", "queries"):
+        publish_dataset(run / part, "obliq-ir/training", options)
+    publish_model(run / "model", MODEL, options, adapter_repo=ADAPTER)
+    assert hash_files(run) == before
+
+
+def test_further_layers_are_published_with_the_rest(
+    run: Path, to_folder: PublishOptions, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense
+
+    stock = SentenceTransformer(str(run / "model"), device="cpu")
+    stock.insert(2, Dense(32, 16))
+    stock.save_pretrained(str(run / "dense"), create_model_card=False)
+    publish_model(run / "dense", MODEL, to_folder, base=f"{BASE}@{COMMIT}")
+    again = SentenceTransformer(str(repository(tmp_path, MODEL)), device="cpu")
+    np.testing.assert_allclose(again.encode("the sea"), stock.encode("the sea"), atol=1e-6)
+
+
 # --------------------------------------------------------------------------- cards
 
 
