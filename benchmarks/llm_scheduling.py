@@ -69,7 +69,8 @@ def _requests(documents: int) -> Any:
     corpus = _corpus(documents)
     first = [
         lens.stage_a.messages({"document": text, "unit": "tweet", "attribute": "stance"})
-        for text in corpus.texts]
+        for text in corpus.texts
+    ]
     return first, lens
 
 
@@ -83,16 +84,30 @@ async def _bare(url: str, documents: int, slots: int) -> float:
 
     async def call(messages: Any, seed: int) -> Any:
         async with gate:
-            output = await client.ask({
-                "messages": messages, "model": "m", "max_tokens": 1024, "temperature": 0.7,
-                "seed": seed})
+            output = await client.ask(
+                {
+                    "messages": messages,
+                    "model": "m",
+                    "max_tokens": 1024,
+                    "temperature": 0.7,
+                    "seed": seed,
+                }
+            )
         return json.loads(output["choices"][0]["message"]["content"])
 
     async def document(messages: Any) -> None:
         described = await call(messages, 0)
-        await call(lens.stage_b.messages({
-            "description": described["description"], "unit": "tweet", "attribute": "stance",
-            "length": "about 300 characters"}), 0)
+        await call(
+            lens.stage_b.messages(
+                {
+                    "description": described["description"],
+                    "unit": "tweet",
+                    "attribute": "stance",
+                    "length": "about 300 characters",
+                }
+            ),
+            0,
+        )
 
     started = time.perf_counter()
     await asyncio.gather(*(document(messages) for messages in first))
@@ -134,7 +149,8 @@ def _lookups(cache: Path, count: int) -> tuple[float, float]:
     text = "some text of a document that is asked about " * 40
     requests = [
         ChatRequest(id=str(i), messages=[{"role": "user", "content": f"{i} {text}"}])
-        for i in range(count)]
+        for i in range(count)
+    ]
     client = CachedClient(ScriptedClient(lambda _: "answer " * 60, batch=256), cache)
     times = []
     for _ in range(2):
@@ -175,7 +191,8 @@ def _grow(documents: int, port: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         client = CachedClient(
             ScriptedClient(lambda r: oblique_reply({"messages": r.messages, "seed": r.seed})),
-            Path(folder) / "c.sqlite")
+            Path(folder) / "c.sqlite",
+        )
         spool = _Spool(documents)
         flows = ((i, writer.write(i, f"{i} {texts[i % 1000]}")) for i in range(documents))
         for place, outcome in run_flows(client, flows):
@@ -221,16 +238,27 @@ def measure(
     name = f"{documents} documents, two stages, {latency * 1000:.0f} ms, {slots} slots"
     return [
         {"name": f"{name}: bare asyncio loop", "seconds": min(bare), "to_ideal": min(bare) / ideal},
-        {"name": f"{name}: flows with checks", "seconds": min(plain),
-         "to_bare": min(plain) / min(bare), "to_ideal": min(plain) / ideal},
-        {"name": f"{name}: flows with checks and cache", "seconds": min(cached),
-         "to_bare": min(cached) / min(bare), "to_ideal": min(cached) / ideal},
+        {
+            "name": f"{name}: flows with checks",
+            "seconds": min(plain),
+            "to_bare": min(plain) / min(bare),
+            "to_ideal": min(plain) / ideal,
+        },
+        {
+            "name": f"{name}: flows with checks and cache",
+            "seconds": min(cached),
+            "to_bare": min(cached) / min(bare),
+            "to_ideal": min(cached) / ideal,
+        },
         {"name": f"{documents} documents again, all cached", "seconds": warm},
         {"name": "cache: 20,000 answers stored", "seconds": filled},
         {"name": "cache: 20,000 requests answered", "seconds": answered},
         {"name": "peak memory, 1,000 documents", "megabytes": small / 1024},
-        {"name": "peak memory, 10,000 documents", "megabytes": large / 1024,
-         "to_1000": large / small},
+        {
+            "name": "peak memory, 10,000 documents",
+            "megabytes": large / 1024,
+            "to_1000": large / small,
+        },
     ]
 
 

@@ -30,7 +30,7 @@ def _check(value: str, choices: tuple[str, ...], what: str) -> None:
 
 
 def corpus(
-    source: Annotated[str, typer.Argument(help="classics, beir or jsonl")],
+    source: Annotated[str, typer.Argument(help="classics, beir, jsonl or obliq-bench")],
     path: Annotated[Path | None, typer.Argument(help="what beir and jsonl read")] = None,
     *,
     out: Annotated[Path, typer.Option(help="folder to write")],
@@ -46,14 +46,26 @@ def corpus(
         Path | None, typer.Option(help="beir: JSON lines with further fields by _id")
     ] = None,
     empty: Annotated[str, typer.Option(help="empty documents: error, keep or drop")] = "error",
+    revision: Annotated[
+        str | None, typer.Option(help="obliq-bench: branch, tag or commit on the Hub")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="obliq-bench: of the split of its queries")] = 0,
 ) -> None:
-    """Build a corpus folder from public-domain prose, another folder, or JSON lines."""
-    from obliq_hf.errors import ObliqError, nearest
+    """Build a corpus folder from public-domain prose, another folder, JSON lines or OBLIQ-Bench."""
+    from obliq_hf.errors import ObliqError
 
-    if source not in {"classics", "beir", "jsonl"}:
-        raise ObliqError(
-            f"no corpus source {source!r}{nearest(source, ['classics', 'beir', 'jsonl'])}"
+    _check(source, ("classics", "beir", "jsonl", "obliq-bench"), "corpus source")
+    if source == "obliq-bench":
+        from dataset_builders.corpora import obliq_bench
+
+        place = obliq_bench.REPOSITORY if path is None else path.as_posix()
+        found = obliq_bench.build(
+            out, place, task=task, revision=revision, seed=seed, group_field=group_field
         )
+        for name, info in found.items():
+            parts = ", ".join(f"{n} {split}" for split, n in info["split"]["queries"].items())
+            typer.echo(f"{name}: {info['documents']} documents; queries: {parts}")
+        return
     if source != "classics" and path is None:
         raise ObliqError(f"'obliq corpus {source}' needs the path to read")
     options: dict[str, Any] = {}

@@ -15,20 +15,20 @@ __all__ = ["guess_language", "guess_script", "same_language"]
 
 _FUNCTION_WORDS = {
     "en": "the of and to in that it is was for with as his her on at by not this but from they "
-          "have had you are be or an which who what would when there been if i my we he she no do "
-          "a me so die war man sin con also per fin pour sur des son dos das ne le la o e y",
+    "have had you are be or an which who what would when there been if i my we he she no do "
+    "a me so die war man sin con also per fin pour sur des son dos das ne le la o e y",
     "de": "der die und das in zu den ist nicht von mit sich des auf für im dem ein eine als auch "
-          "es an werden aus er hat dass sie nach wird bei einer um am sind noch wie ich wir",
+    "es an werden aus er hat dass sie nach wird bei einer um am sind noch wie ich wir",
     "fr": "le la les de des et un une du en que qui dans pour est pas sur au par plus ne se ce il "
-          "elle avec son sa ses je nous vous mais ou cette ces été sont",
+    "elle avec son sa ses je nous vous mais ou cette ces été sont",
     "es": "el la los las de que y en un una por con no su para es al lo como más pero sus le ya "
-          "o este sí porque esta entre cuando muy sin sobre también me hay donde quien",
+    "o este sí porque esta entre cuando muy sin sobre también me hay donde quien",
     "it": "il lo la gli le di che e un una in per è non con del della si da al come più ma sono "
-          "anche nel dei ha alla delle questo essere questa suo sua io mi",
+    "anche nel dei ha alla delle questo essere questa suo sua io mi",
     "pt": "o a os as de que e do da em um uma para com não se na no por mais dos das como mas ao "
-          "foi ele ela seu sua ou quando muito há nos já está eu também",
+    "foi ele ela seu sua ou quando muito há nos já está eu também",
     "nl": "de het een en van in is dat op te zijn met voor niet aan er om hij ze die bij als ook "
-          "maar naar dan uit nog wat werd door over ik je we heeft",
+    "maar naar dan uit nog wat werd door over ik je we heeft",
 }
 _TIMES = Counter(word for words in _FUNCTION_WORDS.values() for word in set(words.split()))
 _WORDS = {
@@ -73,7 +73,8 @@ def guess_language(text: str) -> str | None:
     counts = Counter(words)
     found = sorted(
         ((sum(counts[w] for w in listed), language) for language, listed in _WORDS.items()),
-        reverse=True)
+        reverse=True,
+    )
     (best, language), (second, _) = found[0], found[1]
     return language if best >= max(2, 0.1 * len(words)) and best >= 1.3 * second else None
 

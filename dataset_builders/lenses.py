@@ -109,7 +109,8 @@ class StagePrompt:
         return {
             "type": "object",
             "properties": {n: {"type": "string"} for n in self.fields},
-            "required": list(self.fields), "additionalProperties": False,
+            "required": list(self.fields),
+            "additionalProperties": False,
         }
 
 
@@ -147,8 +148,10 @@ class Lens:
             for form in self.forms:
                 if form.name == name:
                     return form
-            raise ObliqError(f"lens {self.name!r} has no form {name!r}"
-                             + nearest(name, [f.name for f in self.forms]))
+            raise ObliqError(
+                f"lens {self.name!r} has no form {name!r}"
+                + nearest(name, [f.name for f in self.forms])
+            )
         words = set(re.findall(r"\w+", task.unit.lower()))
         for form in self.forms:
             if words & set(form.units):
@@ -187,15 +190,21 @@ def _load(path: Path, _: int) -> Lens:
         values = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ObliqError(f"{path}: not readable as YAML: {error}") from error
-    known = {"lens": str, "version": int, "language": str, "forms": dict, **dict.fromkeys(
-        _STAGE_FIELDS, dict)}
+    known = {
+        "lens": str,
+        "version": int,
+        "language": str,
+        "forms": dict,
+        **dict.fromkeys(_STAGE_FIELDS, dict),
+    }
     values = _checked(values, known, {"lens", "version", "forms"}, str(path))
     language = values.get("language", "same")
     if language not in _LANGUAGES:
         raise ObliqError(f"{path}: key 'language' is {language!r}{nearest(language, _LANGUAGES)}")
     stages = {
         name: _stage(values[name], f"{path}: {name}", _STAGE_FIELDS[name])
-        if name in values else None
+        if name in values
+        else None
         for name in _STAGE_FIELDS
     }
     if not stages["single_stage"] and not (stages["stage_a"] and stages["stage_b"]):
@@ -205,8 +214,12 @@ def _load(path: Path, _: int) -> Lens:
         raise ObliqError(f"{path}: key 'forms' is empty")
     forms.sort(key=lambda form: not form.units)
     return Lens(
-        name=values["lens"], version=values["version"], language=language, forms=tuple(forms),
-        fingerprint=content_hash(values), **stages,
+        name=values["lens"],
+        version=values["version"],
+        language=language,
+        forms=tuple(forms),
+        fingerprint=content_hash(values),
+        **stages,
     )
 
 
@@ -231,8 +244,9 @@ def _stage(values: Any, where: str, placeholders: set[str]) -> StagePrompt:
     values = _checked(values, known, set(known), where)
     for name in _PLACEHOLDER.findall(values["user"]):
         if name not in placeholders:
-            raise ObliqError(f"{where}: unknown placeholder {{{name}}}"
-                             + nearest(name, placeholders))
+            raise ObliqError(
+                f"{where}: unknown placeholder {{{name}}}" + nearest(name, placeholders)
+            )
     if "description" in placeholders and "{description}" not in values["user"]:
         raise ObliqError(f"{where}: the placeholder {{description}} is missing")
     if "document" in placeholders and "{document}" not in values["user"]:
@@ -248,18 +262,30 @@ def _form(name: str, values: Any, where: str) -> Form:
     known = {"characters": list, "length": str, "checks": dict, "units": list}
     values = _checked(values, known, {"characters", "length"}, where)
     bounds = values["characters"]
-    if len(bounds) != 2 or not all(isinstance(b, int) and b > 0 for b in bounds) or (
-        bounds[0] > bounds[1]
+    if (
+        len(bounds) != 2
+        or not all(isinstance(b, int) and b > 0 for b in bounds)
+        or (bounds[0] > bounds[1])
     ):
         raise ObliqError(f"{where}: key 'characters' must be [fewest, most], not {bounds!r}")
-    kinds = {"names": bool, "links": bool, "numbers": str, "quoted_words": int,
-             "rare_words": bool, "copies": bool}
+    kinds = {
+        "names": bool,
+        "links": bool,
+        "numbers": str,
+        "quoted_words": int,
+        "rare_words": bool,
+        "copies": bool,
+    }
     checks = _checked(values.get("checks", {}), kinds, set(), f"{where}.checks")
     numbers = checks.get("numbers", "none")
     if numbers not in _NUMBERS:
-        raise ObliqError(f"{where}: key 'checks.numbers' is {numbers!r}"
-                         + nearest(numbers, _NUMBERS))
+        raise ObliqError(
+            f"{where}: key 'checks.numbers' is {numbers!r}" + nearest(numbers, _NUMBERS)
+        )
     return Form(
-        name=name, characters=(bounds[0], bounds[1]), length=values["length"],
-        checks=CheckRules(**checks), units=tuple(str(u) for u in values.get("units", ())),
+        name=name,
+        characters=(bounds[0], bounds[1]),
+        length=values["length"],
+        checks=CheckRules(**checks),
+        units=tuple(str(u) for u in values.get("units", ())),
     )

@@ -39,10 +39,12 @@ RARE_IDF = 6.5
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 _LINK = re.compile(
-    r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.\w+|(?<![\w$\\])@\w{2,}|(?<![\w&$\\])#[^\W\d_]\w+")
+    r"https?://\S+|www\.\S+|[\w.+-]+@[\w-]+\.\w+|(?<![\w$\\])@\w{2,}|(?<![\w&$\\])#[^\W\d_]\w+"
+)
 _SENTENCE_END = re.compile(r"[.!?:;…\n\"“”‘(\[—–*>|]\s*$")
 _ABBREVIATION = re.compile(
-    r"\b(?:Mr|Mrs|Ms|Dr|St|Prof|Gen|Sen|Rep|Gov|Hon|Capt|Col|Rev|Lt|[A-Z])\.\s*$")
+    r"\b(?:Mr|Mrs|Ms|Dr|St|Prof|Gen|Sen|Rep|Gov|Hon|Capt|Col|Rev|Lt|[A-Z])\.\s*$"
+)
 _ANSWER_TEXT = re.compile(
     r"""^\W{0,3}(?:here(?:['’]s|\sis|\sare)\b.{0,60}(?:query|request|post|problem|passage|search)
     |(?:sure|certainly|of\scourse|absolutely|okay|ok)[,!.:]\s
@@ -50,12 +52,37 @@ _ANSWER_TEXT = re.compile(
     |as\san\sai\b|(?:i['’]?\s?a?m\ssorry,?\s(?:but\s)?)?i\s(?:can(?:no|['’])t|am\sunable\sto)\s
     (?:help|assist|write|create|provide|fulfil|comply|do\sthat)|\{|```)
     |```|<\/?(?:think|document|query)>|\bthe\s(?:given|provided|above)\sdocument\b""",
-    re.IGNORECASE | re.VERBOSE)
-_TITLES = frozenset((
-    "mr", "mrs", "ms", "miss", "dr", "prof", "sir", "madam", "madame", "lord", "lady", "king",
-    "queen", "prince", "princess", "god", "st", "i", "ii", "iii", "iv", "english", "french",
-    "german", "american",
-))
+    re.IGNORECASE | re.VERBOSE,
+)
+_TITLES = frozenset(
+    (
+        "mr",
+        "mrs",
+        "ms",
+        "miss",
+        "dr",
+        "prof",
+        "sir",
+        "madam",
+        "madame",
+        "lord",
+        "lady",
+        "king",
+        "queen",
+        "prince",
+        "princess",
+        "god",
+        "st",
+        "i",
+        "ii",
+        "iii",
+        "iv",
+        "english",
+        "french",
+        "german",
+        "american",
+    )
+)
 _COMMON_SHARE = 0.05
 _STATISTICS_DOCUMENTS = 50_000
 
@@ -114,7 +141,8 @@ class CorpusWords:
             elif first.isupper():
                 before = text[max(0, match.start() - 8) : match.start()]
                 within = bool(before) and (
-                    not _SENTENCE_END.search(before) or bool(_ABBREVIATION.search(before)))
+                    not _SENTENCE_END.search(before) or bool(_ABBREVIATION.search(before))
+                )
                 if within or (len(word) > 1 and word.isupper()):
                     self.capital[key] += 1
         self.frequency.update(seen)
@@ -172,7 +200,8 @@ def leaked_names(query: str, document: str, words: CorpusWords) -> list[str]:
 def _names(query: _Text, document: _Text, words: CorpusWords) -> list[str]:
     shared = query.known & document.known
     names = {
-        key for word, key in zip(document.words, document.keys, strict=True)
+        key
+        for word, key in zip(document.words, document.keys, strict=True)
         if key in shared and word[0].isupper() and words.is_name(key)
     }
     found: dict[str, str] = {}
@@ -198,7 +227,8 @@ def leaked_rare_words(
 
 def _rare_words(query: _Text, document: _Text, words: CorpusWords, rare_idf: float) -> list[str]:
     return [
-        key for key in dict.fromkeys(query.keys)
+        key
+        for key in dict.fromkeys(query.keys)
         if len(key) >= 4 and key in document.known and words.rarity(key) > rare_idf
     ]
 
@@ -246,8 +276,13 @@ def spacy_names(model: str) -> Callable[[str], set[str]]:
     kinds = {"PERSON", "ORG", "GPE", "LOC", "FAC", "NORP", "PRODUCT", "EVENT", "WORK_OF_ART"}
 
     def names(text: str) -> set[str]:
-        return {_key(w) for e in pipeline(text).ents if e.label_ in kinds
-                for w in _WORD.findall(e.text) if w[0].isupper()}
+        return {
+            _key(w)
+            for e in pipeline(text).ents
+            if e.label_ in kinds
+            for w in _WORD.findall(e.text)
+            if w[0].isupper()
+        }
 
     return names
 
@@ -264,8 +299,13 @@ class QueryChecker:
     """
 
     def __init__(
-        self, form: Form, words: CorpusWords, *, language: str = "same",
-        rare_idf: float = RARE_IDF, names: Callable[[str], set[str]] | None = None,
+        self,
+        form: Form,
+        words: CorpusWords,
+        *,
+        language: str = "same",
+        rare_idf: float = RARE_IDF,
+        names: Callable[[str], set[str]] | None = None,
     ) -> None:
         self.form = form
         self.words = words
@@ -290,14 +330,20 @@ class QueryChecker:
         fewest, most = self.form.characters
         size = len(query.strip())
         if size < fewest:
-            problems.append(Problem(
-                "too-short", f"it has {size} characters; at least {fewest} are needed"))
+            problems.append(
+                Problem("too-short", f"it has {size} characters; at least {fewest} are needed")
+            )
         if size > most:
-            problems.append(Problem(
-                "too-long", f"it has {size} characters; at most {most} are allowed"))
+            problems.append(
+                Problem("too-long", f"it has {size} characters; at most {most} are allowed")
+            )
         if _ANSWER_TEXT.search(query):
-            problems.append(Problem(
-                "answer-text", "it contains words about the answer instead of only the text asked"))
+            problems.append(
+                Problem(
+                    "answer-text",
+                    "it contains words about the answer instead of only the text asked",
+                )
+            )
         if _is_repetitive(query):
             problems.append(Problem("repetitive", "it says the same again and again"))
         if not self._right_language(query, document):
@@ -323,19 +369,22 @@ class QueryChecker:
                 more = self.names(document) & asked.known
                 found += sorted(more - {_key(w) for w in found})
             if found:
-                problems.append(Problem(
-                    "name", "it takes over these names: " + ", ".join(found[:5])))
+                problems.append(
+                    Problem("name", "it takes over these names: " + ", ".join(found[:5]))
+                )
         if rules.links and (link := _LINK.search(query)):
-            problems.append(Problem(
-                "link", f"it contains an address, handle or hashtag: {link.group()[:60]}"))
+            problems.append(
+                Problem("link", f"it contains an address, handle or hashtag: {link.group()[:60]}")
+            )
         if rules.numbers != "any":
             numbers = list(dict.fromkeys(_NUMBER.findall(query)))
             if rules.numbers == "document":
                 known = set(_NUMBER.findall(document))
                 numbers = [n for n in numbers if n in known and len(n) > 1]
             if numbers:
-                problems.append(Problem(
-                    "number", "it contains these numbers: " + ", ".join(numbers[:5])))
+                problems.append(
+                    Problem("number", "it contains these numbers: " + ", ".join(numbers[:5]))
+                )
         if rules.quoted_words:
             run = _quoted_run(asked, own, rules.quoted_words)
             if run is not None:
@@ -343,11 +392,12 @@ class QueryChecker:
         if rules.rare_words:
             rare = _rare_words(asked, own, self.words, self.rare_idf)
             if rare:
-                problems.append(Problem(
-                    "rare-word", "it takes over these unusual words: " + ", ".join(rare[:5])))
-        if rules.copies and is_near_duplicate(
-            TextProfile(query), TextProfile(document)
-        ):
+                problems.append(
+                    Problem(
+                        "rare-word", "it takes over these unusual words: " + ", ".join(rare[:5])
+                    )
+                )
+        if rules.copies and is_near_duplicate(TextProfile(query), TextProfile(document)):
             problems.append(Problem("copy-of-document", "it is nearly the document itself"))
         return problems
 

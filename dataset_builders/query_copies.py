@@ -22,9 +22,7 @@ _COMMON = 200
 _FEWEST_SHARED = 3
 
 
-def find_copies(
-    texts: Iterable[str], read: Callable[[int], str]
-) -> dict[int, int]:
+def find_copies(texts: Iterable[str], read: Callable[[int], str]) -> dict[int, int]:
     """Queries that are nearly an earlier one.
 
     A query counts as a copy of the first earlier one that is itself no copy and of which it is a

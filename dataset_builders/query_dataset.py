@@ -40,8 +40,14 @@ class NegativeSettings:
 
 
 def write_query_folder(
-    out: Path, task: ObliqTask, corpus: Corpus, outcomes: Iterable[Outcome], info: dict[str, Any],
-    negatives: NegativeSettings, *, progress: bool = False,
+    out: Path,
+    task: ObliqTask,
+    corpus: Corpus,
+    outcomes: Iterable[Outcome],
+    info: dict[str, Any],
+    negatives: NegativeSettings,
+    *,
+    progress: bool = False,
 ) -> None:
     """Write the files of :mod:`dataset_builders.synthetic_queries`, mining the negatives.
 
@@ -62,15 +68,38 @@ def write_query_folder(
     def id_of(outcome: Outcome) -> str:
         return f"{task.name}-{corpus.ids[outcome.row]}"
 
-    write_jsonl(out / "failed.jsonl", (
-        {"doc_id": corpus.ids[o.row], "reason": o.reason, "detail": o.detail, "calls": o.calls,
-         "problems": o.problems}
-        for o in outcomes if o.query is None))
-    write_jsonl(out / "queries.jsonl", (
-        {"_id": id_of(o), "text": o.query, "doc_id": corpus.ids[o.row], "metadata": {
-            "task": task.name, "lens": info["lens"]["name"], "stage_a": o.stage_a,
-            "calls": sum(o.calls.values())}}
-        for o in outcomes if o.query is not None))
+    write_jsonl(
+        out / "failed.jsonl",
+        (
+            {
+                "doc_id": corpus.ids[o.row],
+                "reason": o.reason,
+                "detail": o.detail,
+                "calls": o.calls,
+                "problems": o.problems,
+            }
+            for o in outcomes
+            if o.query is None
+        ),
+    )
+    write_jsonl(
+        out / "queries.jsonl",
+        (
+            {
+                "_id": id_of(o),
+                "text": o.query,
+                "doc_id": corpus.ids[o.row],
+                "metadata": {
+                    "task": task.name,
+                    "lens": info["lens"]["name"],
+                    "stage_a": o.stage_a,
+                    "calls": sum(o.calls.values()),
+                },
+            }
+            for o in outcomes
+            if o.query is not None
+        ),
+    )
     found = [(id_of(o), o.row, o.query or "") for o in outcomes if o.query is not None]
     write_qrels(out / "qrels" / "train.tsv", {i: {corpus.ids[row]: 1} for i, row, _ in found})
     if found:
@@ -79,19 +108,33 @@ def write_query_folder(
 
 
 def _write_training(
-    out: Path, task: ObliqTask, corpus: Corpus, found: list[tuple[str, int, str]],
-    negatives: NegativeSettings, progress: bool,
+    out: Path,
+    task: ObliqTask,
+    corpus: Corpus,
+    found: list[tuple[str, int, str]],
+    negatives: NegativeSettings,
+    progress: bool,
 ) -> dict[str, Any]:
     ids = [i for i, _, _ in found]
     positives = [[corpus.ids[row]] for _, row, _ in found]
     mined = mine(
-        [text for _, _, text in found], positives, corpus, n=negatives.count,
-        first_rank=negatives.first_rank, last_rank=negatives.last_rank, show_progress=progress)
+        [text for _, _, text in found],
+        positives,
+        corpus,
+        n=negatives.count,
+        first_rank=negatives.first_rank,
+        last_rank=negatives.last_rank,
+        show_progress=progress,
+    )
     write_negatives(out / "negatives.jsonl", ids, positives, mined)
     queries = Queries(ids, [text for _, _, text in found])
     rows = query_rows(
-        queries, {i: {p[0]: 1} for i, p in zip(ids, positives, strict=True)}, corpus,
-        task=task.name, negatives=mined if negatives.count else None)
+        queries,
+        {i: {p[0]: 1} for i, p in zip(ids, positives, strict=True)},
+        corpus,
+        task=task.name,
+        negatives=mined if negatives.count else None,
+    )
     write_training_rows(out / "train.parquet", rows, negatives.count)
     return mined.report.to_dict()
 
@@ -129,6 +172,7 @@ def read_synthetic(folder: str | Path) -> tuple[Queries, dict[str, dict[str, int
     root = Path(folder)
     if not (root / "queries.json").is_file():
         raise DataError(
-            f"{root}: no queries.json; 'obliq queries synthesize' writes it when it has finished")
+            f"{root}: no queries.json; 'obliq queries synthesize' writes it when it has finished"
+        )
     info = read_json(root / "queries.json")
     return read_queries(root / "queries.jsonl"), read_qrels(root / "qrels" / "train.tsv"), info

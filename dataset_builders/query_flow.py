@@ -119,8 +119,14 @@ class QueryWriter:
     """
 
     def __init__(
-        self, task: ObliqTask, lens: Lens, form: Form, checker: QueryChecker, *,
-        variant: str = "two-stage", sampling: Sampling | None = None,
+        self,
+        task: ObliqTask,
+        lens: Lens,
+        form: Form,
+        checker: QueryChecker,
+        *,
+        variant: str = "two-stage",
+        sampling: Sampling | None = None,
     ) -> None:
         if variant not in VARIANTS:
             raise ObliqError(f"variant {variant!r} is not valid{nearest(variant, VARIANTS)}")
@@ -162,7 +168,8 @@ class QueryWriter:
             problem: What is wrong with its query.
         """
         outcome = replace(
-            outcome, calls=dict(outcome.calls), problems=dict(outcome.problems), reason=None)
+            outcome, calls=dict(outcome.calls), problems=dict(outcome.problems), reason=None
+        )
         refused = outcome.query or ""
         _count(outcome, problem.kind)
         try:
@@ -205,8 +212,11 @@ class QueryWriter:
                 note = self._again(outcome, stage, answer, value)
                 continue
             note = ""
-            query = " ".join(value["query"].split()) if self.form.characters[1] <= 1000 else (
-                value["query"].strip())
+            query = (
+                " ".join(value["query"].split())
+                if self.form.characters[1] <= 1000
+                else (value["query"].strip())
+            )
             problems = self.checker.check(query, text)
             if not problems:
                 outcome.query = query
@@ -218,8 +228,13 @@ class QueryWriter:
             refused = (query, problems)
 
     def _ask(
-        self, outcome: Outcome, stage: str, prompt: StagePrompt, text: str,
-        turns: list[dict[str, str]], note: str,
+        self,
+        outcome: Outcome,
+        stage: str,
+        prompt: StagePrompt,
+        text: str,
+        turns: list[dict[str, str]],
+        note: str,
     ) -> Generator[list[ChatRequest], dict[str, ChatAnswer], tuple[ChatAnswer, Any]]:
         """One call, repeated with less of the document if that is too long for the model."""
         limit = self.sampling.document_characters
@@ -227,17 +242,26 @@ class QueryWriter:
         for _ in range(_MOST_CUTS):
             shown, cut = _cut(text, limit)
             outcome.cut = outcome.cut or cut
-            messages = prompt.messages({
-                "document": shown, "unit": self.task.unit, "attribute": self.task.attribute,
-                "description": outcome.stage_a.get("description", ""), "length": self.form.length,
-            })
+            messages = prompt.messages(
+                {
+                    "document": shown,
+                    "unit": self.task.unit,
+                    "attribute": self.task.attribute,
+                    "description": outcome.stage_a.get("description", ""),
+                    "length": self.form.length,
+                }
+            )
             if note:
                 messages[-1]["content"] += f"\n\n{note}"
             attempt = outcome.calls.get(stage, 0)
             request = ChatRequest(
-                id=stage, messages=[*messages, *turns], purpose=stage, schema=prompt.schema,
+                id=stage,
+                messages=[*messages, *turns],
+                purpose=stage,
+                schema=prompt.schema,
                 max_tokens=self.sampling.max_tokens * 2 ** min(doublings, 3),
-                temperature=self.sampling.temperature, top_p=self.sampling.top_p,
+                temperature=self.sampling.temperature,
+                top_p=self.sampling.top_p,
                 seed=self.sampling.seed + attempt,
             )
             answer = (yield [request])[stage]
@@ -271,8 +295,11 @@ def _refusal(query: str, problems: list[Problem]) -> list[dict[str, str]]:
     why = "; ".join(problem.detail for problem in problems)
     return [
         {"role": "assistant", "content": json.dumps({"query": query}, ensure_ascii=False)},
-        {"role": "user", "content": f"It was refused because {why}. Write another one without "
-                                    "this fault, as a JSON object of the same form."},
+        {
+            "role": "user",
+            "content": f"It was refused because {why}. Write another one without "
+            "this fault, as a JSON object of the same form.",
+        },
     ]
 
 

@@ -92,7 +92,8 @@ class SynthesisReport:
         tokens = self.prompt_tokens + self.completion_tokens
         return (
             f"{self.written} queries from {self.asked} documents; "
-            f"{sum(self.failed.values())} without one" + (f" ({reasons})" if reasons else "")
+            f"{sum(self.failed.values())} without one"
+            + (f" ({reasons})" if reasons else "")
             + f"; {sum(self.calls.values())} answers, {tokens} tokens"
         )
 
@@ -164,12 +165,24 @@ def sample_rows(
 
 
 def synthesize(
-    task: ObliqTask, corpus: Corpus, client: ChatClient, out: str | Path, *,
-    sample: int | None = None, seed: int = 0, leave_out: Collection[str] = (),
-    lens: str | Path | Lens | None = None, form: str | None = None, variant: str = "two-stage",
-    sampling: Sampling | None = None, negatives: NegativeSettings | None = None,
-    rare_idf: float = RARE_IDF, names: Callable[[str], set[str]] | None = None,
-    official: Sequence[str] = (), rows: Sequence[int] | None = None, progress: bool = False,
+    task: ObliqTask,
+    corpus: Corpus,
+    client: ChatClient,
+    out: str | Path,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    leave_out: Collection[str] = (),
+    lens: str | Path | Lens | None = None,
+    form: str | None = None,
+    variant: str = "two-stage",
+    sampling: Sampling | None = None,
+    negatives: NegativeSettings | None = None,
+    rare_idf: float = RARE_IDF,
+    names: Callable[[str], set[str]] | None = None,
+    official: Sequence[str] = (),
+    rows: Sequence[int] | None = None,
+    progress: bool = False,
 ) -> SynthesisReport:
     """Write queries for a sample of documents, check them, and mine their negatives.
 
@@ -212,7 +225,8 @@ def synthesize(
         asked, left_out = list(rows), {}
     texts = corpus.full_texts()
     checker = QueryChecker(
-        chosen, CorpusWords.of(texts), language=lens.language, rare_idf=rare_idf, names=names)
+        chosen, CorpusWords.of(texts), language=lens.language, rare_idf=rare_idf, names=names
+    )
     sampling = sampling or Sampling(seed=seed)
     writer = QueryWriter(task, lens, chosen, checker, variant=variant, sampling=sampling)
     spool = _Spool(len(asked))
@@ -224,16 +238,28 @@ def synthesize(
         rewritten = _replace_copies(client, writer, spool, asked, texts)
         report = _count(spool, left_out, rewritten)
         info = {
-            "task": task.to_dict(), "corpus": corpus.fingerprint, "code": __version__,
-            "lens": {"name": lens.name, "version": lens.version, "form": chosen.name,
-                     "fingerprint": lens.fingerprint},
-            "variant": variant, "model": client.model, "revision": client.revision,
-            "sampling": asdict(sampling), "sample": sample, "seed": seed, "rare_idf": rare_idf,
-            "negatives": asdict(negatives or NegativeSettings()), "counts": asdict(report),
+            "task": task.to_dict(),
+            "corpus": corpus.fingerprint,
+            "code": __version__,
+            "lens": {
+                "name": lens.name,
+                "version": lens.version,
+                "form": chosen.name,
+                "fingerprint": lens.fingerprint,
+            },
+            "variant": variant,
+            "model": client.model,
+            "revision": client.revision,
+            "sampling": asdict(sampling),
+            "sample": sample,
+            "seed": seed,
+            "rare_idf": rare_idf,
+            "negatives": asdict(negatives or NegativeSettings()),
+            "counts": asdict(report),
         }
         write_query_folder(
-            Path(out), task, corpus, spool, info, negatives or NegativeSettings(),
-            progress=progress)
+            Path(out), task, corpus, spool, info, negatives or NegativeSettings(), progress=progress
+        )
     finally:
         spool.close()
     logger.info("%s", report.summary())
@@ -249,7 +275,10 @@ def synthesize(
 
 
 def _replace_copies(
-    client: ChatClient, writer: QueryWriter, spool: _Spool, asked: Sequence[int],
+    client: ChatClient,
+    writer: QueryWriter,
+    spool: _Spool,
+    asked: Sequence[int],
     texts: Sequence[str],
 ) -> int:
     """Have queries that are nearly an earlier one written anew, until none is or attempts end."""
@@ -294,5 +323,6 @@ def _count(spool: _Spool, left_out: dict[str, int], rewritten: int) -> Synthesis
         report.completion_tokens += outcome.completion_tokens
         report.cut_documents += outcome.cut
     report.failed, report.problems, report.calls = (
-        dict(sorted(c.items())) for c in (failed, problems, calls))
+        dict(sorted(c.items())) for c in (failed, problems, calls)
+    )
     return report

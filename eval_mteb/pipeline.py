@@ -268,6 +268,7 @@ class RetrieveAndRerank:
             total=len(texts),
         )
         self._seconds["rerank"] = time.perf_counter() - start
+        self.reranked.check_budget()
         if self.reranked.failed:
             logger.warning(
                 "%s: %d of %d queries keep the first stage's order, for nothing usable was "

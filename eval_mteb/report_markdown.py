@@ -146,7 +146,7 @@ def _corpus(provenance: dict[str, Any]) -> str:
         source = {"name": source}
     name = source.get("name") or source.get("builder") or "unnamed"
     facts = [
-        f"{key.replace('_', ' ')} {value[:12] if key.endswith('sha256') else value}"
+        f"{key.replace('_', ' ')} {str(value)[:12] if key.endswith('sha256') else value}"
         for key, value in source.items()
         if key not in {"name", "builder"} and isinstance(value, str | int)
     ]

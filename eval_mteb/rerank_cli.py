@@ -155,7 +155,7 @@ def rerank(
     from eval_mteb.report import gather, terminal_table
     from eval_mteb.rerank_command import FirstStage, find_data, make_asking, rerank_command
     from obliq_hf.errors import ObliqError
-    from obliq_hf.reranking import RerankSettings, load_policy, parse_rerankers
+    from obliq_hf.reranking import RerankSettings, load_policy
 
     if out is None:
         raise ObliqError("give a folder for the results: --out FOLDER")
@@ -172,7 +172,8 @@ def rerank(
             data=find_data(data, run),
             tasks=_names(tasks),
             out=out,
-            settings=parse_rerankers(reranker, base=base) if reranker else (),
+            rerankers=reranker,
+            base=base,
             policy=None if policy is None else load_policy(policy),
             client=client,
             asking=make_asking(
@@ -212,6 +213,7 @@ def _spent(folders: list[Path]) -> list[str]:
             + (f"; failed calls: {errors}" if errors else "")
             + (f"; kept the first stage's order: {', '.join(failed[:5])}" if failed else "")
             + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")
+            + ("; make --document-tokens smaller" if "too-long" in cost["errors"] else "")
         )
     return lines
 

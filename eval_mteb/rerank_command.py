@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,15 @@ from eval_mteb.pipeline import RetrieveAndRerank, described_task
 from eval_mteb.systems import System, encoder_system
 from eval_mteb.tasks import folder_tasks
 from obliq_hf.errors import ObliqError, nearest
-from obliq_hf.files import content_hash, hash_files
-from obliq_hf.reranking import Asking, ModelTokens, Policy, RerankSettings, TextBudget
+from obliq_hf.files import content_hash, hash_files, read_json
+from obliq_hf.reranking import (
+    Asking,
+    ModelTokens,
+    Policy,
+    RerankSettings,
+    TextBudget,
+    parse_rerankers,
+)
 from obliq_hf.search.runs import read_run
 from obliq_hf.task_data import available_tasks
 from obliq_hf.tasks import ObliqTask, builtin_task_names, load_task
@@ -215,7 +222,8 @@ def rerank_command(
     data: Path,
     tasks: Sequence[str],
     out: Path,
-    settings: Sequence[RerankSettings] = (),
+    rerankers: str | None = None,
+    base: RerankSettings | None = None,
     policy: Policy | None = None,
     client: ChatClient | None = None,
     asking: Asking | None = None,
@@ -232,7 +240,10 @@ def rerank_command(
         data: The corpus folder.
         tasks: Names or task files; none for all tasks of the folder.
         out: The folder for results.
-        settings: Rerankers; none takes the policy, and without one each task's own file.
+        rerankers: Rerankers, as :func:`~obliq_hf.reranking.settings.parse_rerankers` reads them;
+            None takes the policy, and without one each task's own file. ``listwise`` without a
+            number takes the depth in the task's file.
+        base: Settings for all that ``rerankers`` leaves open.
         policy: A policy.
         client: The language model, where any reranker asks one.
         asking: Budgets of texts, temperature, thinking.
@@ -253,7 +264,9 @@ def rerank_command(
     first.check(len(chosen))
     plans: list[tuple[ObliqTask | str, list[RerankSettings]]] = []
     for task in chosen:
-        wanted = list(settings)
+        wanted = []
+        if rerankers is not None:
+            wanted = parse_rerankers(rerankers, base=_with_depth(base or RerankSettings(), task))
         if not wanted and policy is not None:
             wanted = [policy.settings(task if isinstance(task, str) else task.name)]
         if not wanted and not isinstance(task, str):
@@ -272,20 +285,37 @@ def rerank_command(
         for mteb_task in folder_tasks(
             data, task, split=split, judgments=judgments, depth=top_k, vectors=out / "vectors"
         ):
-            base, name = first.load(mteb_task)
+            dense, name = first.load(mteb_task)
             about = described_task(mteb_task.metadata, [] if isinstance(task, str) else [task])
-            systems = [base]
+            systems = [dense]
             for entry in wanted:
                 if not entry.changes_nothing:
                     systems.append(
-                        _system(base, name, entry, about, client, asking, seed, show_progress)
+                        _system(dense, name, entry, about, client, asking, seed, show_progress)
                     )
             for system in systems:
-                folders.append(evaluate_system(system, mteb_task, out, show_progress=show_progress))
+                # calls that failed are made again; what was answered is in the cache
+                again = _calls_failed(out / mteb_task.key / system.name)
+                folders.append(
+                    evaluate_system(
+                        system, mteb_task, out, show_progress=show_progress, overwrite=again
+                    )
+                )
             mteb_task.unload_data()
     if not folders:
         raise ObliqError(f"{data}: no {' or '.join(judgments)} judgments in split {split!r}")
     return folders
+
+
+def _with_depth(base: RerankSettings, task: ObliqTask | str) -> RerankSettings:
+    depth = None if isinstance(task, str) else task.reranking.get("listwise_depth")
+    return base if depth is None else replace(base, listwise_depth=depth)
+
+
+def _calls_failed(folder: Path) -> bool:
+    """Whether a result is there of which some calls had failed."""
+    cost = folder / "cost.json"
+    return cost.is_file() and bool(read_json(cost).get("reranking", {}).get("errors"))
 
 
 def _system(

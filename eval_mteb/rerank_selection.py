@@ -200,6 +200,8 @@ def _sweep(
         settings, pools, task, client=client, asking=asking, seed=seed, second=second,
         progress=progress,
     )  # fmt: skip
+    for result in reranked.values():
+        result.check_budget()
     trials, metrics = [], {}
     for entry in settings:
         result = reranked[entry.label]

@@ -31,7 +31,7 @@ from obliq_hf.hub.card_header import CardHeader, split_card
 from obliq_hf.hub.dataset_push import push_dataset
 from obliq_hf.hub.model_files import BaseModel, ModelFiles, collect_model
 from obliq_hf.hub.model_push import push_model
-from obliq_hf.hub.names import check_repo_id
+from obliq_hf.hub.names import check_repo_id, check_tag
 from obliq_hf.hub.push import read_text
 from obliq_hf.hub.repository import LocalFile
 
@@ -77,6 +77,18 @@ class PublishOptions:
     language: tuple[str, ...] = ("en",)
     title: str = ""
 
+    def checked(self) -> PublishOptions:
+        """The same, after a check of what needs no file.
+
+        Raises:
+            ObliqError: The version cannot be a tag, or the Hub knows no such licence.
+        """
+        if self.version is not None:
+            check_tag(self.version)
+        if self.licence is not None:
+            parse_licence(self.licence)
+        return self
+
     def pushing(self) -> dict[str, Any]:
         """The arguments that every push takes."""
         return {
@@ -119,7 +131,7 @@ def publish_dataset(
     Raises:
         ObliqError: The folder, a name or the repository does not allow it.
     """
-    given = options or PublishOptions()
+    given = (options or PublishOptions()).checked()
     repository = open_repository(
         repo_id, "dataset", to=given.to, token=given.token, endpoint=given.endpoint
     )
@@ -190,7 +202,7 @@ def publish_model(
         ObliqError: The checkpoint, a name, a licence or a repository does not allow it; nothing
             is published before both checkpoints are found fit.
     """
-    given = options or PublishOptions()
+    given = (options or PublishOptions()).checked()
     root = Path(folder)
     place = Path(run) if run is not None else root.resolve().parent
     if facts is None:

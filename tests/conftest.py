@@ -16,17 +16,133 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT"):
     os.environ.pop(_name, None)
 
-import pytest
+import pytest  # noqa: E402 - the caches must be set before anything reads them
 
-WORDS = (
-    "the a of and to in that it was he she they we you i not but with as for his her on at by "
-    "which had have be is this from or an were their what there when who would been if no so out "
-    "up into my me him them then said upon very more some could will man men old young little "
-    "great long night day house hand eyes heart love death fear hope king queen lord lady sea "
-    "ship horse road door window fire water stone tree field river letter word voice song war "
-    "peace friend enemy father mother brother sister son daughter child master servant "
-    "query document instruct writing author style passage find remember scene red blue green"
-).split()
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "and",
+    "to",
+    "in",
+    "that",
+    "it",
+    "was",
+    "he",
+    "she",
+    "they",
+    "we",
+    "you",
+    "i",
+    "not",
+    "but",
+    "with",
+    "as",
+    "for",
+    "his",
+    "her",
+    "on",
+    "at",
+    "by",
+    "which",
+    "had",
+    "have",
+    "be",
+    "is",
+    "this",
+    "from",
+    "or",
+    "an",
+    "were",
+    "their",
+    "what",
+    "there",
+    "when",
+    "who",
+    "would",
+    "been",
+    "if",
+    "no",
+    "so",
+    "out",
+    "up",
+    "into",
+    "my",
+    "me",
+    "him",
+    "them",
+    "then",
+    "said",
+    "upon",
+    "very",
+    "more",
+    "some",
+    "could",
+    "will",
+    "man",
+    "men",
+    "old",
+    "young",
+    "little",
+    "great",
+    "long",
+    "night",
+    "day",
+    "house",
+    "hand",
+    "eyes",
+    "heart",
+    "love",
+    "death",
+    "fear",
+    "hope",
+    "king",
+    "queen",
+    "lord",
+    "lady",
+    "sea",
+    "ship",
+    "horse",
+    "road",
+    "door",
+    "window",
+    "fire",
+    "water",
+    "stone",
+    "tree",
+    "field",
+    "river",
+    "letter",
+    "word",
+    "voice",
+    "song",
+    "war",
+    "peace",
+    "friend",
+    "enemy",
+    "father",
+    "mother",
+    "brother",
+    "sister",
+    "son",
+    "daughter",
+    "child",
+    "master",
+    "servant",
+    "query",
+    "document",
+    "instruct",
+    "writing",
+    "author",
+    "style",
+    "passage",
+    "find",
+    "remember",
+    "scene",
+    "red",
+    "blue",
+    "green",
+]
 
 
 def make_tiny_model(folder: Path, *, seed: int = 0, dim: int = 32, layers: int = 2) -> Path:
@@ -46,8 +162,12 @@ def make_tiny_model(folder: Path, *, seed: int = 0, dim: int = 32, layers: int =
     tokenizer.save_pretrained(str(base))
     torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=len(vocab), hidden_size=dim, num_hidden_layers=layers, num_attention_heads=2,
-        intermediate_size=2 * dim, max_position_embeddings=160,
+        vocab_size=len(vocab),
+        hidden_size=dim,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=2 * dim,
+        max_position_embeddings=160,
     )
     BertModel(config).save_pretrained(str(base))
     transformer = Transformer(str(base), max_seq_length=128)
@@ -66,7 +186,7 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The labelled texts that stand beside a development checkout; skipped where they are absent."""
+    """Labelled texts that stand beside a development checkout; skipped where they are absent."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("labelled texts (../shared/data) are not beside this checkout")

@@ -43,8 +43,13 @@ class _Dropped(Response):
     """Promises more bytes than it sends, so that the connection is cut."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200,
-                    "headers": [(b"content-length", b"1000")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"1000")],
+            }
+        )
         await send({"type": "http.response.body", "body": b'{"choices"', "more_body": False})
 
 
@@ -56,7 +61,10 @@ class ScriptedServer:
     """
 
     def __init__(
-        self, script: Callable[[dict[str, Any], int], Reply | str], *, delay: float = 0.0,
+        self,
+        script: Callable[[dict[str, Any], int], Reply | str],
+        *,
+        delay: float = 0.0,
         keep: bool = True,
     ) -> None:
         self.script = script
@@ -105,12 +113,21 @@ class ScriptedServer:
             choice["logprobs"] = {"content": reply.logprobs}
         usage = None
         if reply.usage is not None:
-            usage = {"prompt_tokens": reply.usage[0], "completion_tokens": reply.usage[1],
-                     "total_tokens": sum(reply.usage)}
-        return JSONResponse({
-            "id": f"chat-{number}", "object": "chat.completion", "created": 0,
-            "model": body.get("model"), "choices": [choice], "usage": usage,
-        })
+            usage = {
+                "prompt_tokens": reply.usage[0],
+                "completion_tokens": reply.usage[1],
+                "total_tokens": sum(reply.usage),
+            }
+        return JSONResponse(
+            {
+                "id": f"chat-{number}",
+                "object": "chat.completion",
+                "created": 0,
+                "model": body.get("model"),
+                "choices": [choice],
+                "usage": usage,
+            }
+        )
 
     def start(self) -> ScriptedServer:
         app = Starlette(routes=[Route("/v1/chat/completions", self._chat, methods=["POST"])])
@@ -119,11 +136,13 @@ class ScriptedServer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", self.port))
         self.port = sock.getsockname()[1]
-        config = uvicorn.Config(app, log_level="critical", lifespan="off", access_log=False,
-                                timeout_graceful_shutdown=0)
+        config = uvicorn.Config(
+            app, log_level="critical", lifespan="off", access_log=False, timeout_graceful_shutdown=0
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [sock]}, daemon=True)
+            target=self._server.run, kwargs={"sockets": [sock]}, daemon=True
+        )
         self._thread.start()
         deadline = time.monotonic() + 10
         while not self._server.started:
@@ -178,12 +197,15 @@ def oblique_text(key: str, characters: int) -> str:
     """Plain words without names or numbers, another text for another key."""
     dice = random.Random(key)
     subjects, verbs, objects = (
-        dice.sample(words.split("|"), 6) for words in (_SUBJECTS, _VERBS, _OBJECTS))
+        dice.sample(words.split("|"), 6) for words in (_SUBJECTS, _VERBS, _OBJECTS)
+    )
     turns = dice.sample(_TURNS, 3)
     text = dice.choice(_OPENINGS)
     while len(text) < characters:
-        text += (f" {dice.choice(subjects)} who {dice.choice(verbs)} {dice.choice(objects)} "
-                 f"{dice.choice(turns)}")
+        text += (
+            f" {dice.choice(subjects)} who {dice.choice(verbs)} {dice.choice(objects)} "
+            f"{dice.choice(turns)}"
+        )
     return text.rsplit(" ", 2)[0] + "."
 
 
@@ -194,6 +216,10 @@ def oblique_reply(body: dict[str, Any]) -> str:
     if '"query"' in prompt.rsplit("Answer with a JSON object", 1)[-1]:
         characters = int(size.group(1)) if size else 300
         return json.dumps({"query": oblique_text(prompt + str(body.get("seed")), characters)})
-    return json.dumps({
-        "attribute": oblique_text("a" + prompt, 30), "evidence": oblique_text("e" + prompt, 60),
-        "description": oblique_text("d" + prompt, 160)})
+    return json.dumps(
+        {
+            "attribute": oblique_text("a" + prompt, 30),
+            "evidence": oblique_text("e" + prompt, 60),
+            "description": oblique_text("d" + prompt, 160),
+        }
+    )

@@ -65,7 +65,8 @@ def make_corpus(folder: Path) -> Path:
                 "text": text,
                 "metadata": {
                     "group": f"work {i // 2}", "author": f"writer-{i % 3}", "year": 1800 + i,
-                    "translator": None, "title": "T", "places": ["sea"], "mixed": i if i % 2 else "x",
+                    "translator": None, "title": "T", "places": ["sea"],
+                    "mixed": i if i % 2 else "x",
                 },
             }
             for i, (name, text) in enumerate(

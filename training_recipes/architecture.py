@@ -262,7 +262,7 @@ def _settings(config: TrainingConfig) -> tuple[str, Any]:
     else:
         note = source.id or source.location.rpartition("/")[2]
     values = {k: v for k, v in found.items() if k not in {"auto_map", "architectures"}}
-    kind = values.pop("model_type")
+    kind = str(values.pop("model_type"))
     if kind == "llama_bidirec":
         kind = "llama"
     return note, AutoConfig.for_model(kind, **values)

@@ -55,7 +55,7 @@ def run(
     setting of the recipe can follow: --graph.neighbours random, --seed 14, --out runs/other.
     """
     if device is not None and not dry_run:
-        raise ObliqError("--device names what --dry-run estimates for; training takes what is there")
+        raise ObliqError("--device names what --dry-run estimates for; training takes what is here")
     if dry_run:
         from training_recipes.plan import plan_recipe, shown
         from training_recipes.recipe import load_recipe

@@ -161,6 +161,7 @@ def plan_recipe(recipe: Recipe, *, device: str | None = None) -> TrainingCost:
     notes: list[str] = []
     mixture = Path(recipe.out) / "mixture"
     built = (mixture / "mixture.json").is_file()
+    steps: int | None
     if built:
         datasets, steps = _built(recipe, mixture)
     else:

@@ -89,7 +89,8 @@ def download(
     from obliq_hf.hub.redaction import redact
 
     check_repo_id(repository)
-    where = f"dataset {repository} at {redact(endpoint or constants.ENDPOINT)}, revision {revision or 'main'}"
+    server = redact(endpoint or constants.ENDPOINT)
+    where = f"dataset {repository} at {server}, revision {revision or 'main'}"
     try:
         folder = Path(
             snapshot_download(

@@ -73,7 +73,8 @@ def corpus_from_repository(
         config = next((name for name in wanted if name in names), None)
         if config is None:
             raise DataError(
-                f"{source}: has no configuration {wanted[0]!r}{nearest(str(wanted[0]), names)}")
+                f"{source}: has no configuration {wanted[0]!r}{nearest(str(wanted[0]), names)}"
+            )
         rows = load_dataset(source, config, split="corpus")
     except (DatasetNotFoundError, ConnectionError, FileNotFoundError, ValueError) as error:
         if isinstance(error, DataError):

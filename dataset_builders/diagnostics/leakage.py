@@ -178,8 +178,13 @@ class Leakage:
 
 
 def leakage(
-    queries: Sequence[str], documents: Sequence[str], *, words: CorpusWords | None = None,
-    ranks: NDArray[np.int64] | None = None, searched: int = 0, rare_idf: float = RARE_IDF,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    *,
+    words: CorpusWords | None = None,
+    ranks: NDArray[np.int64] | None = None,
+    searched: int = 0,
+    rare_idf: float = RARE_IDF,
 ) -> Leakage:
     """Measure queries against the documents they were written from.
 
@@ -195,28 +200,35 @@ def leakage(
         DataError: There are no queries, or not as many documents.
     """
     if not len(queries) or len(queries) != len(documents):
-        raise DataError(f"{len(queries)} queries and {len(documents)} documents: as many of both, "
-                        "at least one, are needed")
+        raise DataError(
+            f"{len(queries)} queries and {len(documents)} documents: as many of both, "
+            "at least one, are needed"
+        )
     words = words or CorpusWords.of(documents)
     pairs = list(zip(queries, documents, strict=True))
     shares = np.asarray([coverage(q, d) for q, d in pairs])
     retrieval: dict[str, float] = {}
     if ranks is not None:
         retrieval = {
-            "rank_1": float(np.mean(ranks <= 1)), "rank_10": float(np.mean(ranks <= 10)),
-            "rank_100": float(np.mean(ranks <= 100)), "median_rank": float(np.median(ranks)),
+            "rank_1": float(np.mean(ranks <= 1)),
+            "rank_10": float(np.mean(ranks <= 10)),
+            "rank_100": float(np.mean(ranks <= 100)),
+            "median_rank": float(np.median(ranks)),
             "documents": searched,
         }
     first, second, third = np.quantile(shares, [0.25, 0.5, 0.75]).tolist()
     return Leakage(
         queries=len(queries),
         entity_leakage=float(np.mean([bool(leaked_names(q, d, words)) for q, d in pairs])),
-        rare_word_leakage=float(np.mean(
-            [bool(leaked_rare_words(q, d, words, rare_idf=rare_idf)) for q, d in pairs])),
+        rare_word_leakage=float(
+            np.mean([bool(leaked_rare_words(q, d, words, rare_idf=rare_idf)) for q, d in pairs])
+        ),
         quotations=float(np.mean([quoted_run(q, d, 6) is not None for q, d in pairs])),
-        coverage=float(shares.mean()), coverage_quartiles=(first, second, third),
+        coverage=float(shares.mean()),
+        coverage_quartiles=(first, second, third),
         median_characters=float(np.median([len(q) for q in queries])),
-        distinct_1=distinct_ngrams(queries, 1), distinct_2=distinct_ngrams(queries, 2),
+        distinct_1=distinct_ngrams(queries, 1),
+        distinct_2=distinct_ngrams(queries, 2),
         near_copies=len(find_copies(queries, queries.__getitem__)) / len(queries),
         self_retrieval=retrieval,
     )

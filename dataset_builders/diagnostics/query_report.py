@@ -35,8 +35,13 @@ _EXAMPLES = 5
 
 
 def report_on(
-    folder: str | Path, *, corpus: Corpus | None = None, official: Sequence[str] = (),
-    words: CorpusWords | None = None, price: Price | None = None, figures: bool = False,
+    folder: str | Path,
+    *,
+    corpus: Corpus | None = None,
+    official: Sequence[str] = (),
+    words: CorpusWords | None = None,
+    price: Price | None = None,
+    figures: bool = False,
 ) -> dict[str, Any]:
     """Measure a folder of synthetic queries and write `report.json` and `report.md` into it.
 
@@ -64,24 +69,35 @@ def report_on(
     ids = [str(m.get("doc_id")) for m in queries.metadata]
     unknown = [i for i in ids if i not in corpus.row]
     if unknown:
-        raise DataError(f"{root}: the corpus has no document {unknown[0]!r}; give the corpus the "
-                        "queries were written on")
+        raise DataError(
+            f"{root}: the corpus has no document {unknown[0]!r}; give the corpus the "
+            "queries were written on"
+        )
     texts = corpus.full_texts()
     documents = [texts[corpus.row[i]] for i in ids]
     ranks = self_retrieval_ranks(queries.texts, ids, corpus)
     figures_of = leakage(
-        queries.texts, documents, words=words, ranks=ranks, searched=len(corpus),
-        rare_idf=info["rare_idf"])
+        queries.texts,
+        documents,
+        words=words,
+        ranks=ranks,
+        searched=len(corpus),
+        rare_idf=info["rare_idf"],
+    )
     report: dict[str, Any] = {
-        "task": info["task"]["name"], "model": info["model"], "revision": info["revision"],
-        "variant": info["variant"], "lens": info["lens"]["name"], "counts": info["counts"],
-        "refused_share": _refused_share(info), "leakage": figures_of.to_dict(),
+        "task": info["task"]["name"],
+        "model": info["model"],
+        "revision": info["revision"],
+        "variant": info["variant"],
+        "lens": info["lens"]["name"],
+        "counts": info["counts"],
+        "refused_share": _refused_share(info),
+        "leakage": figures_of.to_dict(),
         "searched": "documents of the training rows" if of_training else "corpus",
     }
     if price is not None:
         counts = info["counts"]
-        report["cost"] = round(
-            price.cost(counts["prompt_tokens"], counts["completion_tokens"]), 6)
+        report["cost"] = round(price.cost(counts["prompt_tokens"], counts["completion_tokens"]), 6)
     if official:
         report["official"] = compare_with_official(queries.texts, official)
     report["examples"] = _examples(queries)
@@ -105,6 +121,7 @@ def compare_with_official(queries: Sequence[str], official: Sequence[str]) -> di
         the official ones; share of the official ones' words that the synthetic ones know; number
         of synthetic queries that are nearly an official one, which must be 0.
     """
+
     def sentence_lengths(texts: Sequence[str]) -> list[float]:
         return [len(t.split()) / max(1, sum(t.count(c) for c in ".!?")) for t in texts]
 
@@ -114,15 +131,18 @@ def compare_with_official(queries: Sequence[str], official: Sequence[str]) -> di
     asked = [w for q in official for w in q.lower().split()]
     return {
         "queries": len(official),
-        "characters_overlap": round(distribution_overlap(
-            [len(q) for q in queries], [len(q) for q in official]), 4),
-        "sentence_words_overlap": round(distribution_overlap(
-            sentence_lengths(queries), sentence_lengths(official)), 4),
+        "characters_overlap": round(
+            distribution_overlap([len(q) for q in queries], [len(q) for q in official]), 4
+        ),
+        "sentence_words_overlap": round(
+            distribution_overlap(sentence_lengths(queries), sentence_lengths(official)), 4
+        ),
         "median_characters": float(np.median([len(q) for q in official])),
         "distinct_2": round(distinct_ngrams(official, 2), 4),
         "known_words": round(sum(w in known for w in asked) / max(1, len(asked)), 4),
         "near_copies_of_official": sum(
-            place >= len(official) > earlier for place, earlier in copies.items()),
+            place >= len(official) > earlier for place, earlier in copies.items()
+        ),
     }
 
 
@@ -173,8 +193,10 @@ def _markdown(report: dict[str, Any], figures: Sequence[str]) -> str:
     rows = [
         ("queries written / documents asked", f"{counts['written']} / {counts['asked']}"),
         ("answers taken", str(sum(counts["calls"].values()))),
-        ("tokens, prompt + completion",
-         f"{counts['prompt_tokens']:,} + {counts['completion_tokens']:,}"),
+        (
+            "tokens, prompt + completion",
+            f"{counts['prompt_tokens']:,} + {counts['completion_tokens']:,}",
+        ),
         *([("cost", f"{report['cost']:g}")] if "cost" in report else []),
         ("answers with a fault", f"{report['refused_share']:.1%}"),
         ("entity leakage", f"{found['entity_leakage']:.1%}"),
@@ -186,25 +208,44 @@ def _markdown(report: dict[str, Any], figures: Sequence[str]) -> str:
         ("near copies of another query", f"{found['near_copies']:.1%}"),
     ]
     if retrieval:
-        rows.append((
-            f"BM25 finds the document at 1 / in 10 / in 100 of {retrieval['documents']:,}",
-            f"{retrieval['rank_1']:.1%} / {retrieval['rank_10']:.1%} / "
-            f"{retrieval['rank_100']:.1%}"))
+        rows.append(
+            (
+                f"BM25 finds the document at 1 / in 10 / in 100 of {retrieval['documents']:,}",
+                f"{retrieval['rank_1']:.1%} / {retrieval['rank_10']:.1%} / "
+                f"{retrieval['rank_100']:.1%}",
+            )
+        )
     lines = [
-        f"# Synthetic queries: {report['task']}", "",
+        f"# Synthetic queries: {report['task']}",
+        "",
         f"Model `{report['model']}`"
         + (f" at `{report['revision']}`" if report["revision"] else "")
-        + f", lens `{report['lens']}`, {report['variant']}.", "",
-        "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), "",
+        + f", lens `{report['lens']}`, {report['variant']}.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in rows),
+        "",
     ]
-    for title, key in (("Documents without a query", "failed"), ("Faults of answers", "problems"),
-                       ("Documents not asked about", "left_out")):
+    for title, key in (
+        ("Documents without a query", "failed"),
+        ("Faults of answers", "problems"),
+        ("Documents not asked about", "left_out"),
+    ):
         if counts[key]:
-            lines += [f"{title}: " + ", ".join(f"{k} {v}" for k, v in counts[key].items()) + ".",
-                      ""]
+            lines += [
+                f"{title}: " + ", ".join(f"{k} {v}" for k, v in counts[key].items()) + ".",
+                "",
+            ]
     if "official" in report:
-        lines += ["Against the task's own queries:", "", "| | |", "|---|---|",
-                  *(f"| {k.replace('_', ' ')} | {v} |" for k, v in report["official"].items()), ""]
+        lines += [
+            "Against the task's own queries:",
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {k.replace('_', ' ')} | {v} |" for k, v in report["official"].items()),
+            "",
+        ]
     for name in figures:
         lines += [f"![{Path(name).stem.replace('-', ' ')}](figures/{name})", ""]
     lines += ["## Examples", ""]
@@ -223,7 +264,10 @@ def _one_line(text: str) -> str:
 
 
 def draw_figures(
-    folder: Path, queries: Sequence[str], documents: Sequence[str], ranks: Any,
+    folder: Path,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    ranks: Any,
     official: Sequence[str],
 ) -> list[str]:
     """Histograms of length, coverage and self-retrieval rank as PNG files.
@@ -247,10 +291,18 @@ def draw_figures(
         sizes.append(("official", [len(q) for q in official]))
     plots: list[tuple[str, str, list[tuple[str, Any]], Any]] = [
         ("length", "characters of a query", sizes, 30),
-        ("coverage", "share of the query's content words that occur in its document",
-         [("synthetic", shares)], np.linspace(0, 1, 26)),
-        ("self-retrieval", f"rank of the query's document under BM25 ({deepest}: not found)",
-         [("synthetic", ranks)], np.geomspace(1, max(2, deepest), 25)),
+        (
+            "coverage",
+            "share of the query's content words that occur in its document",
+            [("synthetic", shares)],
+            np.linspace(0, 1, 26),
+        ),
+        (
+            "self-retrieval",
+            f"rank of the query's document under BM25 ({deepest}: not found)",
+            [("synthetic", ranks)],
+            np.geomspace(1, max(2, deepest), 25),
+        ),
     ]
     names = []
     for name, label, series, bins in plots:
@@ -258,8 +310,13 @@ def draw_figures(
         axes = figure.add_subplot()
         edges = np.histogram_bin_edges(np.concatenate([np.asarray(v) for _, v in series]), bins)
         for title, values in series:
-            axes.hist(values, bins=list(edges), alpha=0.6, label=title,
-                      weights=np.full(len(values), 1 / len(values)))
+            axes.hist(
+                values,
+                bins=list(edges),
+                alpha=0.6,
+                label=title,
+                weights=np.full(len(values), 1 / len(values)),
+            )
         if name == "self-retrieval":
             axes.set_xscale("log")
         axes.set_xlabel(label)

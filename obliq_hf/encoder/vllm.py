@@ -93,8 +93,8 @@ class VLLMEncoder:
         from vllm.config import PoolerConfig
 
         kind = {"embed": "MEAN", "token_embed": "ALL"}[task]
-        config = PoolerConfig(task=task, pooling_type=kind, use_activation=False)  # type: ignore[arg-type]
-        llm = LLM(runner="pooling", pooler_config=config, **self._arguments)  # type: ignore[arg-type]
+        config = PoolerConfig(task=task, pooling_type=kind, use_activation=False)
+        llm = LLM(runner="pooling", pooler_config=config, **self._arguments)
         self._engine = (task, llm)
         return llm
 

@@ -313,7 +313,9 @@ class RemoteRepository:
                 ) from None
             except (HfHubHTTPError, httpx2.TransportError, json.JSONDecodeError) as error:
                 status = _status(error)
-                if status == 412:
+                if status == 412 or (status == 409 and lost is not None):
+                    if status == 409:  # another commit is being made at this moment
+                        self.sleep(_wait(error, attempt))
                     raise StaleParentError(f"{self.place} was changed meanwhile") from None
                 busy = status is None or status == 429 or status >= 500
                 if not busy or attempt == attempts:

@@ -127,8 +127,9 @@ class Accounting:
         with self._lock:
             return {
                 **plain(self.total),
-                "cost": round(self.price.cost(
-                    self.total.prompt_tokens, self.total.completion_tokens), 6),
+                "cost": round(
+                    self.price.cost(self.total.prompt_tokens, self.total.completion_tokens), 6
+                ),
                 "errors": dict(sorted(self.errors.items())),
                 "by_purpose": {k: plain(v) for k, v in sorted(self.by_purpose.items())},
             }
@@ -169,8 +170,7 @@ class Ledger:
         if limits.cost is not None and self.price.cost(ahead_in, ahead_out) > limits.cost:
             return f"the budget of {limits.cost} has no room for this call"
         self.calls += 1
-        self._reserved = (
-            self._reserved[0] + prompt_tokens, self._reserved[1] + completion_tokens)
+        self._reserved = (self._reserved[0] + prompt_tokens, self._reserved[1] + completion_tokens)
         return None
 
     def settle(self, reserved: tuple[int, int], spent: tuple[int, int]) -> None:

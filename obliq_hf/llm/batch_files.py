@@ -54,9 +54,15 @@ class BatchFileClient(SessionClient):
     """
 
     def __init__(
-        self, folder: str | Path, *, model: str, revision: str | None = None,
-        structured: str = "response_format", extra_body: Mapping[str, Any] | None = None,
-        price: Price | None = None, give_up_after: int = 3,
+        self,
+        folder: str | Path,
+        *,
+        model: str,
+        revision: str | None = None,
+        structured: str = "response_format",
+        extra_body: Mapping[str, Any] | None = None,
+        price: Price | None = None,
+        give_up_after: int = 3,
     ) -> None:
         if not model:
             raise ObliqError("name the model the batch is for")
@@ -89,8 +95,10 @@ class BatchFileClient(SessionClient):
         """A request as a line of a batch file."""
         body = completion_body(request, structured=self.structured)
         return {
-            "custom_id": self.custom_id(request), "method": "POST",
-            "url": "/v1/chat/completions", "body": {"model": self.model, **body, **self.extra_body},
+            "custom_id": self.custom_id(request),
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": self.model, **body, **self.extra_body},
         }
 
 
@@ -114,7 +122,9 @@ class _Answers:
             if unreadable:
                 logger.warning(
                     "%s: %d lines are not answers (cut or damaged) and are asked again",
-                    file, unreadable)
+                    file,
+                    unreadable,
+                )
 
     def good(self, identifier: str) -> Mapping[str, Any] | None:
         """The body of a completion, or None."""
@@ -197,8 +207,11 @@ class _BatchSession:
             read, paid, fault = read_completion(request, body)
             error = None if fault is None else f"{fault.kind}: {fault.detail}"
             answer = replace(
-                read or ChatAnswer(request.id, error=error), attempts=1, prompt_tokens=paid[0],
-                completion_tokens=paid[1])
+                read or ChatAnswer(request.id, error=error),
+                attempts=1,
+                prompt_tokens=paid[0],
+                completion_tokens=paid[1],
+            )
         else:
             errors = self._answers.errors(identifier)
             if len(errors) >= self._owner.give_up_after:

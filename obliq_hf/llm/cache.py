@@ -51,11 +51,14 @@ def decode_answer(body: str, request_id: str) -> ChatAnswer:
     values = json.loads(body)
     logprobs = values.get("logprobs")
     return ChatAnswer(
-        id=request_id, text=values.get("text"), thinking=values.get("thinking"),
+        id=request_id,
+        text=values.get("text"),
+        thinking=values.get("thinking"),
         finish_reason=values.get("finish_reason"),
         prompt_tokens=values.get("prompt_tokens", 0),
         completion_tokens=values.get("completion_tokens", 0),
-        logprobs=None if logprobs is None else tuple(logprobs), cached=True,
+        logprobs=None if logprobs is None else tuple(logprobs),
+        cached=True,
     )
 
 
@@ -101,9 +104,7 @@ class AnswerCache:
         for start in range(0, len(keys), _LOOKUP):
             part = keys[start : start + _LOOKUP]
             marks = ",".join("?" * len(part))
-            rows = self._run(
-                f"SELECT key, body, crc FROM answers WHERE key IN ({marks})", part
-            )
+            rows = self._run(f"SELECT key, body, crc FROM answers WHERE key IN ({marks})", part)
             for key, body, crc in rows:
                 if zlib.crc32(f"{key}{body}".encode()) == crc:
                     found[key] = body
@@ -247,7 +248,11 @@ class AnswerCache:
         fresh.close()
         logger.warning(
             "%s: the answer cache is damaged (%s); it was set aside as %s and %d answers were "
-            "copied into a fresh one", self.path, error, aside.name, kept,
+            "copied into a fresh one",
+            self.path,
+            error,
+            aside.name,
+            kept,
         )
 
 
@@ -276,7 +281,8 @@ def _salvage(path: Path) -> Iterator[tuple[str, str, int]]:
                 try:
                     for number, key, body, crc in db.execute(
                         f"SELECT number, key, body, crc FROM answers WHERE number {sign} ?"
-                        f" ORDER BY number {order}", (edge,),
+                        f" ORDER BY number {order}",
+                        (edge,),
                     ):
                         last, step, misses = number, 0, 0
                         if isinstance(body, bytes) and zlib.crc32(key + body) == crc:

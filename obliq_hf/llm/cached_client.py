@@ -129,12 +129,21 @@ class _CachedSession:
                     given = self._first(final.get(key), answer)
                 elif answer.error is None:
                     given = replace(
-                        self._first(final.get(key), answer), id=request.id, cached=True,
-                        attempts=0, seconds=0.0,
+                        self._first(final.get(key), answer),
+                        id=request.id,
+                        cached=True,
+                        attempts=0,
+                        seconds=0.0,
                     )
                 else:
-                    given = replace(answer, id=request.id, attempts=0, prompt_tokens=0,
-                                    completion_tokens=0, seconds=0.0)
+                    given = replace(
+                        answer,
+                        id=request.id,
+                        attempts=0,
+                        prompt_tokens=0,
+                        completion_tokens=0,
+                        seconds=0.0,
+                    )
                 self._owner.accounting.record(request, given)
                 self._ready.append(given)
 
@@ -145,7 +154,10 @@ class _CachedSession:
             return answer
         kept = decode_answer(stored, answer.id)
         return replace(
-            answer, text=kept.text, thinking=kept.thinking, finish_reason=kept.finish_reason,
+            answer,
+            text=kept.text,
+            thinking=kept.thinking,
+            finish_reason=kept.finish_reason,
             logprobs=kept.logprobs,
         )
 
@@ -157,7 +169,8 @@ class _CachedSession:
             if not self._owner.readonly:
                 self._unsaved += [
                     (self._asked[a.id], a)
-                    for a in answers if a.error is None and a.id in self._asked
+                    for a in answers
+                    if a.error is None and a.id in self._asked
                 ]
                 self._save_or_tell()
         finally:

@@ -45,7 +45,8 @@ KEY_VERSION = 1
 
 _ROLES = ("system", "user", "assistant")
 _INCOMPLETE = frozenset(
-    ("length", "content_filter", "tool_calls", "function_call", "error", "abort", "cancelled"))
+    ("length", "content_filter", "tool_calls", "function_call", "error", "abort", "cancelled")
+)
 
 
 class LLMError(ObliqError):

@@ -32,7 +32,8 @@ def completion_body(request: ChatRequest, *, structured: str = "response_format"
     """
     body: dict[str, Any] = {
         "messages": [{"role": m["role"], "content": m["content"]} for m in request.messages],
-        "max_tokens": request.max_tokens, "temperature": request.temperature,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
     }
     schema = None if request.schema is None else dict(request.schema)
     choices = None if request.choices is None else list(request.choices)
@@ -42,12 +43,15 @@ def completion_body(request: ChatRequest, *, structured: str = "response_format"
         body["response_format"] = {
             "type": "json_schema",
             "json_schema": {
-                "name": "answer", "schema": schema or _choice_schema(choices or []),
+                "name": "answer",
+                "schema": schema or _choice_schema(choices or []),
                 "strict": True,
             },
         }
     optional = {
-        "top_p": request.top_p, "seed": request.seed, "stop": list(request.stop) or None,
+        "top_p": request.top_p,
+        "seed": request.seed,
+        "stop": list(request.stop) or None,
         "logprobs": True if request.logprobs is not None else None,
         "top_logprobs": request.logprobs,
     }
@@ -56,8 +60,10 @@ def completion_body(request: ChatRequest, *, structured: str = "response_format"
 
 def _choice_schema(choices: list[str]) -> dict[str, Any]:
     return {
-        "type": "object", "properties": {"choice": {"type": "string", "enum": choices}},
-        "required": ["choice"], "additionalProperties": False,
+        "type": "object",
+        "properties": {"choice": {"type": "string", "enum": choices}},
+        "required": ["choice"],
+        "additionalProperties": False,
     }
 
 
@@ -92,14 +98,24 @@ def read_completion(
     finish = str(choice.get("finish_reason") or "stop").lower()
     finish = "length" if finish in _CUT else finish
     if not text and finish not in ("length", "content_filter"):
-        return None, paid, Fault(
-            "empty", "the reply has no text", finish_reason=finish, thinking=thinking)
+        return (
+            None,
+            paid,
+            Fault("empty", "the reply has no text", finish_reason=finish, thinking=thinking),
+        )
     if request.choices is not None:
         text = _unwrap_choice(text, request.choices)
-    return ChatAnswer(
-        id=request.id, text=text or None, thinking=thinking, finish_reason=finish,
-        logprobs=_logprobs(choice),
-    ), paid, None
+    return (
+        ChatAnswer(
+            id=request.id,
+            text=text or None,
+            thinking=thinking,
+            finish_reason=finish,
+            logprobs=_logprobs(choice),
+        ),
+        paid,
+        None,
+    )
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
@@ -122,7 +138,8 @@ def _logprobs(choice: Mapping[str, Any]) -> tuple[dict[str, Any], ...] | None:
         return None
     return tuple(
         {
-            "token": entry.get("token"), "logprob": entry.get("logprob"),
+            "token": entry.get("token"),
+            "logprob": entry.get("logprob"),
             "top": [[t.get("token"), t.get("logprob")] for t in entry.get("top_logprobs") or []],
         }
         for entry in content

@@ -82,14 +82,17 @@ class EmbeddedClient(EngineClient):
         if self._gguf is not None:
             logger.warning(
                 "%s writes fluent nonsense: it shows that a pipeline runs; what it writes is no "
-                "data", EMBEDDED_MODEL)
+                "data",
+                EMBEDDED_MODEL,
+            )
         options: dict[str, Any] = {"gguf_file": self._gguf} if self._gguf else {}
         shown = transformers_logging.is_progress_bar_enabled()
         transformers_logging.disable_progress_bar()
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(str(self._folder), **options)
             model = AutoModelForCausalLM.from_pretrained(
-                str(self._folder), dtype=torch.float32, **options)
+                str(self._folder), dtype=torch.float32, **options
+            )
         finally:
             if shown:
                 transformers_logging.enable_progress_bar()
@@ -117,8 +120,10 @@ class EmbeddedClient(EngineClient):
         prompts = [self._prompt(request) for request in requests]
         outputs: list[EngineOutput | None] = [None] * len(requests)
         plain = [i for i, r in enumerate(requests) if not r.schema and not r.choices]
-        for index, output in zip(plain, self._continue(
-            [prompts[i] for i in plain], [requests[i] for i in plain]), strict=True
+        for index, output in zip(
+            plain,
+            self._continue([prompts[i] for i in plain], [requests[i] for i in plain]),
+            strict=True,
         ):
             outputs[index] = output
         for index, request in enumerate(requests):
@@ -131,11 +136,14 @@ class EmbeddedClient(EngineClient):
 
     def _prompt(self, request: ChatRequest) -> str:
         text: str = self._tokenizer.apply_chat_template(
-            [dict(m) for m in request.messages], tokenize=False, add_generation_prompt=True)
+            [dict(m) for m in request.messages], tokenize=False, add_generation_prompt=True
+        )
         return text
 
     def _continue(
-        self, prompts: Sequence[str], requests: Sequence[ChatRequest],
+        self,
+        prompts: Sequence[str],
+        requests: Sequence[ChatRequest],
         stops: Sequence[str] = (),
     ) -> list[EngineOutput]:
         import torch
@@ -143,7 +151,8 @@ class EmbeddedClient(EngineClient):
         if not prompts:
             return []
         encoded = self._tokenizer(
-            list(prompts), return_tensors="pt", padding=True, add_special_tokens=False)
+            list(prompts), return_tensors="pt", padding=True, add_special_tokens=False
+        )
         width = encoded["input_ids"].shape[1]
         first = requests[0]
         most = min(self.token_limit, max(r.max_tokens for r in requests))
@@ -157,8 +166,11 @@ class EmbeddedClient(EngineClient):
             with torch.random.fork_rng(devices=[]), torch.inference_mode():
                 torch.manual_seed(0 if first.seed is None else first.seed)
                 made = self._model.generate(
-                    input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"],
-                    pad_token_id=self._tokenizer.pad_token_id, **options)
+                    input_ids=encoded["input_ids"],
+                    attention_mask=encoded["attention_mask"],
+                    pad_token_id=self._tokenizer.pad_token_id,
+                    **options,
+                )
         except (RuntimeError, ValueError, IndexError) as error:
             raise EngineFault(str(error)) from error
         outputs = []
@@ -174,19 +186,26 @@ class EmbeddedClient(EngineClient):
             for stop in strings:
                 if stop in text:
                     text, cut = text[: text.index(stop)], False
-            outputs.append(EngineOutput(
-                text=text, finish_reason="length" if cut else "stop",
-                prompt_tokens=int(encoded["attention_mask"][row].sum()),
-                completion_tokens=len(tokens)))
+            outputs.append(
+                EngineOutput(
+                    text=text,
+                    finish_reason="length" if cut else "stop",
+                    prompt_tokens=int(encoded["attention_mask"][row].sum()),
+                    completion_tokens=len(tokens),
+                )
+            )
         return outputs
 
     def _fill(
-        self, prompts: Sequence[str], requests: Sequence[ChatRequest],
+        self,
+        prompts: Sequence[str],
+        requests: Sequence[ChatRequest],
         outputs: list[EngineOutput | None],
     ) -> None:
         """Have the model write the values of JSON answers, field by field, side by side."""
         fields = {
-            i: list(r.schema.get("properties", {})) for i, r in enumerate(requests) if r.schema}
+            i: list(r.schema.get("properties", {})) for i, r in enumerate(requests) if r.schema
+        }
         values: dict[int, dict[str, str]] = {i: {} for i in fields}
         spent = dict.fromkeys(fields, (0, 0))
         for step in range(max(map(len, fields.values()), default=0)):
@@ -199,7 +218,9 @@ class EmbeddedClient(EngineClient):
                     text = _last_sentence(text)
                 values[i][fields[i][step]] = text
                 spent[i] = (
-                    spent[i][0] + output.prompt_tokens, spent[i][1] + output.completion_tokens)
+                    spent[i][0] + output.prompt_tokens,
+                    spent[i][1] + output.completion_tokens,
+                )
         for i, found in values.items():
             outputs[i] = EngineOutput(json.dumps(found, ensure_ascii=False), "stop", *spent[i])
 
@@ -223,8 +244,9 @@ class EmbeddedClient(EngineClient):
 
 def _opened(values: dict[str, str], name: str) -> str:
     """A JSON object up to the opening quote of the value of `name`."""
-    done = "".join(f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}, "
-                   for k, v in values.items())
+    done = "".join(
+        f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}, " for k, v in values.items()
+    )
     return "{" + done + json.dumps(name) + ': "'
 
 

@@ -40,10 +40,19 @@ logger = logging.getLogger(__name__)
 API_KEY_VARIABLE = "OBLIQ_LLM_API_KEY"
 """Environment variable read for the key of an endpoint when none is given."""
 
-_ARGUMENTS = frozenset((
-    "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "logprobs", "top_logprobs",
-    "response_format",
-))
+_ARGUMENTS = frozenset(
+    (
+        "messages",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "seed",
+        "stop",
+        "logprobs",
+        "top_logprobs",
+        "response_format",
+    )
+)
 
 
 class EndpointClient(SessionClient):
@@ -75,11 +84,21 @@ class EndpointClient(SessionClient):
     """
 
     def __init__(
-        self, base_url: str | None = None, *, model: str, revision: str | None = None,
-        api_key: str | None = None, provider: str | None = None, concurrency: int = 64,
-        timeout: float = 600.0, retry: RetryPolicy | None = None, budget: Budget | None = None,
-        price: Price | None = None, structured: str = "response_format",
-        extra_body: Mapping[str, Any] | None = None, drain_seconds: float = 30.0,
+        self,
+        base_url: str | None = None,
+        *,
+        model: str,
+        revision: str | None = None,
+        api_key: str | None = None,
+        provider: str | None = None,
+        concurrency: int = 64,
+        timeout: float = 600.0,
+        retry: RetryPolicy | None = None,
+        budget: Budget | None = None,
+        price: Price | None = None,
+        structured: str = "response_format",
+        extra_body: Mapping[str, Any] | None = None,
+        drain_seconds: float = 30.0,
     ) -> None:
         if base_url is not None:
             _check_url(base_url)
@@ -135,13 +154,16 @@ class EndpointClient(SessionClient):
             from obliq_hf.llm.inference import build_client
 
             self._http = build_client(
-                base_url=self.base_url, provider=self.provider, api_key=self._api_key,
-                timeout=self.timeout, connections=self.concurrency, model=self.model,
+                base_url=self.base_url,
+                provider=self.provider,
+                api_key=self._api_key,
+                timeout=self.timeout,
+                connections=self.concurrency,
+                model=self.model,
             )
             loop = asyncio.new_event_loop()
             self._slots = asyncio.Semaphore(self.concurrency)
-            self._thread = threading.Thread(
-                target=loop.run_forever, name="obliq-llm", daemon=True)
+            self._thread = threading.Thread(target=loop.run_forever, name="obliq-llm", daemon=True)
             self._thread.start()
             self._loop = loop
         return self._loop
@@ -196,8 +218,12 @@ class EndpointClient(SessionClient):
             if fault is None and answer is not None:
                 self._last_success = now
                 return replace(
-                    answer, prompt_tokens=spent_in, completion_tokens=spent_out,
-                    seconds=now - started, attempts=attempts)
+                    answer,
+                    prompt_tokens=spent_in,
+                    completion_tokens=spent_out,
+                    seconds=now - started,
+                    attempts=attempts,
+                )
             assert fault is not None
             if fault.fatal:
                 self._fatal = LLMError(f"{self!r}: {fault.detail}")
@@ -212,7 +238,8 @@ class EndpointClient(SessionClient):
                     self._fatal = LLMError(
                         f"{self!r} does not answer ({fault.kind}: {fault.detail}), waited "
                         f"{now - first_outage:.0f} s; answers so far are kept: see to the server, "
-                        "then run the same command again")
+                        "then run the same command again"
+                    )
                     raise self._fatal
             else:
                 repeats += 1
@@ -226,10 +253,14 @@ class EndpointClient(SessionClient):
             logger.debug("%s: %s, asked again in %.1f s", request.id, fault.kind, wait)
             await asyncio.sleep(wait)
         return ChatAnswer(
-            id=request.id, error=f"{fault.kind}: {fault.detail}", attempts=attempts,
-            prompt_tokens=spent_in, completion_tokens=spent_out,
+            id=request.id,
+            error=f"{fault.kind}: {fault.detail}",
+            attempts=attempts,
+            prompt_tokens=spent_in,
+            completion_tokens=spent_out,
             seconds=0.0 if started is None else time.monotonic() - started,
-            finish_reason=fault.finish_reason, thinking=fault.thinking,
+            finish_reason=fault.finish_reason,
+            thinking=fault.thinking,
         )
 
     def _given_up(self, fault: Fault, first_outage: float, now: float) -> bool:
@@ -258,7 +289,8 @@ class _EndpointSession:
     def __init__(self, owner: EndpointClient) -> None:
         self._owner = owner
         self._done: queue.SimpleQueue[tuple[ChatRequest, ChatAnswer | BaseException]] = (
-            queue.SimpleQueue())
+            queue.SimpleQueue()
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
         self._pending = 0
@@ -356,10 +388,11 @@ def _check_url(url: str) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ObliqError(
             "the endpoint must be an address such as http://127.0.0.1:8000/v1"
-            + (f", not {url!r}" if "@" not in url else ""))
+            + (f", not {url!r}" if "@" not in url else "")
+        )
     secrets = [n for n, _ in parse_qsl(parts.query) if "key" in n.lower() or "token" in n.lower()]
     if parts.username or parts.password or secrets:
         raise ObliqError(
             f"the address of {parts.hostname} carries a password or key; give it as api_key or in "
-            f"{API_KEY_VARIABLE}, where it does not reach logs")
-
+            f"{API_KEY_VARIABLE}, where it does not reach logs"
+        )

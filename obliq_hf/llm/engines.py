@@ -127,8 +127,12 @@ class EngineClient(SessionClient):
             if len(outputs) != len(requests):
                 raise EngineFault(f"{len(outputs)} outputs for {len(requests)} requests")
         except EngineFault as fault:
-            logger.warning("%s: a batch of %d failed (%s); the engine is built anew",
-                           self.model, len(requests), fault)
+            logger.warning(
+                "%s: a batch of %d failed (%s); the engine is built anew",
+                self.model,
+                len(requests),
+                fault,
+            )
             self._rebuild(fault)
             if len(requests) == 1:
                 if again:
@@ -144,7 +148,8 @@ class EngineClient(SessionClient):
         self._faults += 1
         if self._faults > self.most_faults:
             raise LLMError(
-                f"{self.model}: the engine failed {self._faults} times in a row, last: {fault}")
+                f"{self.model}: the engine failed {self._faults} times in a row, last: {fault}"
+            )
         self.close()
 
 
@@ -152,10 +157,16 @@ def _as_answer(request: ChatRequest, output: EngineOutput, seconds: float) -> Ch
     text, thinking = strip_thinking(output.text)
     empty = not text and output.finish_reason != "length"
     return ChatAnswer(
-        id=request.id, text=text or None, thinking=thinking,
-        finish_reason=output.finish_reason, prompt_tokens=output.prompt_tokens,
-        completion_tokens=output.completion_tokens, seconds=seconds, attempts=1,
-        error="empty: the model wrote nothing" if empty else None, logprobs=output.logprobs,
+        id=request.id,
+        text=text or None,
+        thinking=thinking,
+        finish_reason=output.finish_reason,
+        prompt_tokens=output.prompt_tokens,
+        completion_tokens=output.completion_tokens,
+        seconds=seconds,
+        attempts=1,
+        error="empty: the model wrote nothing" if empty else None,
+        logprobs=output.logprobs,
     )
 
 

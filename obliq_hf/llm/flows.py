@@ -50,8 +50,12 @@ class _Open:
 
 
 def run_flows(
-    client: ChatClient, flows: Iterable[tuple[Key, Flow[Result]]], *, window: int | None = None,
-    progress: str | None = None, total: int | None = None,
+    client: ChatClient,
+    flows: Iterable[tuple[Key, Flow[Result]]],
+    *,
+    window: int | None = None,
+    progress: str | None = None,
+    total: int | None = None,
 ) -> Iterator[tuple[Key, Result]]:
     """Run flows together and yield their results as they finish, in any order.
 
@@ -169,8 +173,14 @@ class _Bar:
         if self._bar is not None:
             usage = self._client.accounting.total
             self._bar.set_postfix(
-                {"calls": usage.calls, "cached": usage.cached, "failed": usage.failed,
-                 "tokens": usage.prompt_tokens + usage.completion_tokens}, refresh=False)
+                {
+                    "calls": usage.calls,
+                    "cached": usage.cached,
+                    "failed": usage.failed,
+                    "tokens": usage.prompt_tokens + usage.completion_tokens,
+                },
+                refresh=False,
+            )
             self._bar.update()
 
     def close(self) -> None:

@@ -39,9 +39,11 @@ class InferenceClient(AsyncInferenceClient):
             return await super()._get_async_client()
         if self._async_client is None:
             limits = httpx2.Limits(
-                max_connections=self._connections, max_keepalive_connections=self._connections)
+                max_connections=self._connections, max_keepalive_connections=self._connections
+            )
             self._async_client = await self.exit_stack.enter_async_context(
-                httpx2.AsyncClient(limits=limits, timeout=self.timeout, follow_redirects=False))
+                httpx2.AsyncClient(limits=limits, timeout=self.timeout, follow_redirects=False)
+            )
         return self._async_client
 
     async def _inner_post(self, request_parameters: Any, *, stream: bool = False) -> Any:
@@ -76,8 +78,13 @@ def _plain(value: Any) -> Any:
 
 
 def build_client(
-    *, base_url: str | None, provider: str | None, api_key: str | None, timeout: float,
-    connections: int, model: str | None = None,
+    *,
+    base_url: str | None,
+    provider: str | None,
+    api_key: str | None,
+    timeout: float,
+    connections: int,
+    model: str | None = None,
 ) -> InferenceClient:
     """A client for an address, or for the Hub's providers where there is none.
 
@@ -91,14 +98,16 @@ def build_client(
         try:
             helper = get_provider_helper(provider, task="conversational", model=model)  # type: ignore[arg-type]
             helper.prepare_request(
-                inputs=[], parameters={}, headers={}, model=model, api_key=api_key)
+                inputs=[], parameters={}, headers={}, model=model, api_key=api_key
+            )
         except (ValueError, OSError) as error:
             raise LLMError(
                 f"the Hub's providers cannot be asked for {model!r}: {redact(str(error), api_key)}"
             ) from None
         return InferenceClient(
-            connections=connections, provider=provider, token=api_key, timeout=timeout)
+            connections=connections, provider=provider, token=api_key, timeout=timeout
+        )
     headers: Any = None if api_key else {"authorization": None}
     return InferenceClient(
-        connections=connections, base_url=base_url, token=api_key, timeout=timeout,
-        headers=headers)
+        connections=connections, base_url=base_url, token=api_key, timeout=timeout, headers=headers
+    )

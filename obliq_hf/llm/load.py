@@ -20,10 +20,18 @@ _KINDS = "an address (http://127.0.0.1:8000/v1), hub, hub:PROVIDER, vllm, batch:
 
 
 def load_client(
-    spec: str, *, model: str | None = None, revision: str | None = None,
-    cache: str | Path | None = None, api_key: str | None = None, concurrency: int = 64,
-    timeout: float = 600.0, budget: Budget | None = None, price: Price | None = None,
-    structured: str = "response_format", extra_body: Mapping[str, Any] | None = None,
+    spec: str,
+    *,
+    model: str | None = None,
+    revision: str | None = None,
+    cache: str | Path | None = None,
+    api_key: str | None = None,
+    concurrency: int = 64,
+    timeout: float = 600.0,
+    budget: Budget | None = None,
+    price: Price | None = None,
+    structured: str = "response_format",
+    extra_body: Mapping[str, Any] | None = None,
 ) -> ChatClient:
     """Make a client from a description.
 
@@ -47,14 +55,31 @@ def load_client(
         ObliqError: An unknown description, a missing model, a package that is not installed.
     """
     client = _client(
-        spec, model=model, revision=revision, api_key=api_key, concurrency=concurrency,
-        timeout=timeout, budget=budget, price=price, structured=structured, extra_body=extra_body)
+        spec,
+        model=model,
+        revision=revision,
+        api_key=api_key,
+        concurrency=concurrency,
+        timeout=timeout,
+        budget=budget,
+        price=price,
+        structured=structured,
+        extra_body=extra_body,
+    )
     return client if cache is None else CachedClient(client, cache)
 
 
 def _client(
-    spec: str, *, model: str | None, revision: str | None, api_key: str | None, concurrency: int,
-    timeout: float, budget: Budget | None, price: Price | None, structured: str,
+    spec: str,
+    *,
+    model: str | None,
+    revision: str | None,
+    api_key: str | None,
+    concurrency: int,
+    timeout: float,
+    budget: Budget | None,
+    price: Price | None,
+    structured: str,
     extra_body: Mapping[str, Any] | None,
 ) -> SessionClient:
     kind, _, rest = spec.partition(":")
@@ -72,10 +97,18 @@ def _client(
         from obliq_hf.llm.endpoint import EndpointClient
 
         return EndpointClient(
-            None if kind == "hub" else spec, model=model, revision=revision, api_key=api_key,
-            provider=(rest or None) if kind == "hub" else None, concurrency=concurrency,
-            timeout=timeout, budget=budget, price=price, structured=structured,
-            extra_body=extra_body)
+            None if kind == "hub" else spec,
+            model=model,
+            revision=revision,
+            api_key=api_key,
+            provider=(rest or None) if kind == "hub" else None,
+            concurrency=concurrency,
+            timeout=timeout,
+            budget=budget,
+            price=price,
+            structured=structured,
+            extra_body=extra_body,
+        )
     if budget is not None:
         raise ObliqError(f"a budget goes with servers and providers, not with {spec!r}")
     if kind == "vllm":
@@ -88,5 +121,10 @@ def _client(
     from obliq_hf.llm.batch_files import BatchFileClient
 
     return BatchFileClient(
-        rest, model=model, revision=revision, structured=structured, extra_body=extra_body,
-        price=price)
+        rest,
+        model=model,
+        revision=revision,
+        structured=structured,
+        extra_body=extra_body,
+        price=price,
+    )

@@ -33,7 +33,8 @@ _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _REFUSAL = re.compile(
     r"\b(?:i(?:['’]m| am) sorry|i (?:can(?:['’]t|not)|won(?:['’]t)|am (?:not able|unable)|"
     r"must decline)|as an ai\b|(?:unable|not able) to (?:help|assist|comply|fulfil))",
-    re.IGNORECASE)
+    re.IGNORECASE,
+)
 _LONGEST = 200_000
 
 
@@ -75,10 +76,10 @@ def strip_thinking(text: str) -> tuple[str, str | None]:
     closes = list(_CLOSE.finditer(rest))
     if closes:
         thinking.insert(0, rest[: closes[-1].start()])
-        rest = rest[closes[-1].end():]
+        rest = rest[closes[-1].end() :]
     opened = _OPEN.search(rest)
     if opened:
-        thinking.append(rest[opened.start():])
+        thinking.append(rest[opened.start() :])
         rest = rest[: opened.start()]
     plain = [_CLOSE.sub("", _OPEN.sub("", t)).strip() for t in thinking]
     return rest.strip(), "\n".join(t for t in plain if t) or None
@@ -218,5 +219,6 @@ def schema_of(fields: Mapping[str, str]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {n: {"type": "string", "description": d} for n, d in fields.items()},
-        "required": list(fields), "additionalProperties": False,
+        "required": list(fields),
+        "additionalProperties": False,
     }

@@ -13,12 +13,18 @@ from obliq_hf.errors import ObliqError
 
 __all__ = ["Fault", "RetryPolicy", "fault_of", "redact", "spread", "transport_errors"]
 
-_FATAL = {401: "it refused the key", 402: "it asks for payment", 403: "it refused access",
-          404: "it knows no such model or path"}
+_FATAL = {
+    401: "it refused the key",
+    402: "it asks for payment",
+    403: "it refused access",
+    404: "it knows no such model or path",
+}
 _AGAIN = {408, 409, 425, 500, 502, 504, 520, 521, 522, 523, 524, 529}
 _TOO_LONG = re.compile(
     r"(context|prompt|input|sequence|maximum|token)[^.]{0,80}"
-    r"(length|long|limit|exceed|maximum|window)", re.IGNORECASE)
+    r"(length|long|limit|exceed|maximum|window)",
+    re.IGNORECASE,
+)
 _SECRETS = re.compile(r"(?:hf_|sk-|gsk_|api_org_)[A-Za-z0-9_\-]{8,}|(?<=Bearer )\S+", re.IGNORECASE)
 
 
@@ -132,8 +138,11 @@ def _status_fault(error: object, secret: str | None) -> Fault:
         after = _retry_after(response.headers.get("retry-after"))
         return Fault(kind, said or "busy", outage="busy", retry_after=after)
     if status in _AGAIN or status >= 500:
-        return Fault(kind, said or "server error",
-                     retry_after=_retry_after(response.headers.get("retry-after")))
+        return Fault(
+            kind,
+            said or "server error",
+            retry_after=_retry_after(response.headers.get("retry-after")),
+        )
     if status in (400, 413, 422) and (status == 413 or _TOO_LONG.search(said)):
         return Fault("too-long", said or "the request is too long", final=True)
     return Fault(kind, said or "refused", final=True)

@@ -33,8 +33,12 @@ class ScriptedClient(SessionClient):
     """
 
     def __init__(
-        self, script: Callable[[ChatRequest], str | ChatAnswer], *, model: str = "scripted",
-        revision: str | None = None, batch: int = 64,
+        self,
+        script: Callable[[ChatRequest], str | ChatAnswer],
+        *,
+        model: str = "scripted",
+        revision: str | None = None,
+        batch: int = 64,
     ) -> None:
         self.script = script
         self.model = model
@@ -71,7 +75,9 @@ class _ScriptedSession:
             said = self._owner.script(request)
             if isinstance(said, str):
                 said = ChatAnswer(
-                    request.id, text=said, finish_reason="stop",
+                    request.id,
+                    text=said,
+                    finish_reason="stop",
                     prompt_tokens=sum(len(m["content"].split()) for m in request.messages),
                     completion_tokens=len(said.split()),
                 )

@@ -38,8 +38,13 @@ class VLLMClient(EngineClient):
     """
 
     def __init__(
-        self, model: str, *, revision: str | None = None, batch: int = 1024,
-        engine: Mapping[str, Any] | None = None, template: Mapping[str, Any] | None = None,
+        self,
+        model: str,
+        *,
+        revision: str | None = None,
+        batch: int = 1024,
+        engine: Mapping[str, Any] | None = None,
+        template: Mapping[str, Any] | None = None,
     ) -> None:
         if importlib.util.find_spec("vllm") is None:
             raise ObliqError(f"vLLM is not installed: {_INSTALL}")
@@ -75,8 +80,12 @@ class VLLMClient(EngineClient):
     def too_long(self, request: ChatRequest) -> str | None:
         """Whether prompt and answer exceed the engine's context."""
         tokens = self._llm.get_tokenizer().apply_chat_template(
-            [dict(m) for m in request.messages], add_generation_prompt=True, tokenize=True,
-            return_dict=False, **self.template)
+            [dict(m) for m in request.messages],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **self.template,
+        )
         room = int(self._llm.llm_engine.model_config.max_model_len)
         need = len(tokens) + request.max_tokens
         return f"{need} tokens for a context of {room}" if need > room else None
@@ -86,8 +95,10 @@ class VLLMClient(EngineClient):
         try:
             outputs = self._llm.chat(
                 [[dict(m) for m in r.messages] for r in requests],
-                [_sampling(r) for r in requests], use_tqdm=False,
-                chat_template_kwargs=self.template or None)
+                [_sampling(r) for r in requests],
+                use_tqdm=False,
+                chat_template_kwargs=self.template or None,
+            )
         except (RuntimeError, ValueError, TypeError, OSError, MemoryError) as error:
             raise EngineFault(str(error) or type(error).__name__) from error
         if len(outputs) != len(requests):
@@ -99,16 +110,21 @@ def _sampling(request: ChatRequest) -> Any:
     from vllm import SamplingParams
 
     options: dict[str, Any] = {
-        "max_tokens": request.max_tokens, "temperature": request.temperature,
-        "top_p": 1.0 if request.top_p is None else request.top_p, "seed": request.seed,
-        "stop": list(request.stop) or None, "logprobs": request.logprobs,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "seed": request.seed,
+        "stop": list(request.stop) or None,
+        "logprobs": request.logprobs,
     }
     if request.schema is not None or request.choices is not None:
         from vllm.sampling_params import StructuredOutputsParams
 
         options["structured_outputs"] = (
-            StructuredOutputsParams(json=dict(request.schema)) if request.schema is not None
-            else StructuredOutputsParams(choice=list(request.choices or ())))
+            StructuredOutputsParams(json=dict(request.schema))
+            if request.schema is not None
+            else StructuredOutputsParams(choice=list(request.choices or ()))
+        )
     return SamplingParams(**options)
 
 
@@ -119,9 +135,12 @@ def _read(request: ChatRequest, output: Any) -> EngineOutput:
         raise EngineFault("the engine handed out an answer to another request")
     made = output.outputs[0]
     return EngineOutput(
-        text=made.text, finish_reason=made.finish_reason or "stop",
+        text=made.text,
+        finish_reason=made.finish_reason or "stop",
         prompt_tokens=len(output.prompt_token_ids or ()),
-        completion_tokens=len(made.token_ids), logprobs=_logprobs(made))
+        completion_tokens=len(made.token_ids),
+        logprobs=_logprobs(made),
+    )
 
 
 def _logprobs(made: Any) -> tuple[dict[str, Any], ...] | None:
@@ -131,9 +150,11 @@ def _logprobs(made: Any) -> tuple[dict[str, Any], ...] | None:
     for token, entries in zip(made.token_ids, made.logprobs, strict=False):
         top = sorted(entries.values(), key=lambda entry: -entry.logprob)
         own = entries.get(token)
-        rows.append({
-            "token": None if own is None else own.decoded_token,
-            "logprob": None if own is None else own.logprob,
-            "top": [[entry.decoded_token, entry.logprob] for entry in top],
-        })
+        rows.append(
+            {
+                "token": None if own is None else own.decoded_token,
+                "logprob": None if own is None else own.logprob,
+                "top": [[entry.decoded_token, entry.logprob] for entry in top],
+            }
+        )
     return tuple(rows)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
+from obliq_hf.llm import LLMError
 from obliq_hf.llm.flows import run_flows
 from obliq_hf.reranking.values import Ranking, Tally, permutation
 from obliq_hf.search.runs import strictly_decreasing
@@ -62,6 +63,19 @@ class Reranked:
     degraded: tuple[str, ...]
     tally: Tally
     seconds: float
+
+    def check_budget(self) -> None:
+        """Refuse to go on with rankings that a spent budget cut short.
+
+        Raises:
+            LLMError: Some calls were not made; those that were are in the cache.
+        """
+        if self.tally.errors["budget"]:
+            raise LLMError(
+                f"the budget was spent after {self.tally.calls} calls, "
+                f"{self.tally.errors['budget']} were not made; what was answered is kept: run "
+                "again with a larger budget"
+            )
 
     def costs(self) -> dict[str, Any]:
         """Totals as plain values, with the wall time, the parts, and the queries that failed."""

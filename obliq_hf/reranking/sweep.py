@@ -131,6 +131,9 @@ class _Many:
             return {entry.label: first for entry in self.members.values()}
         numbers = list(self.members)
         found = yield from self.reranker.sweep(pool.select(shown), task, numbers)
+        withheld = min(self.depth, len(pool)) - len(shown)
+        for ranking in found.values():
+            ranking.tally.withheld += withheld
         return {
             self.members[number].label: put_back(found[number], shown, len(pool))
             for number in numbers

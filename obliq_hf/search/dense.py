@@ -10,7 +10,7 @@ documents with equal vectors really tie.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -264,7 +264,7 @@ class _ArraySource:
 
 def _as_source(documents: ArrayLike | VectorSource) -> VectorSource:
     if hasattr(documents, "blocks") and hasattr(documents, "take"):
-        return documents
+        return cast("VectorSource", documents)
     return _ArraySource(_as_matrix(documents, "documents"))
 
 

@@ -170,7 +170,7 @@ def _write(
         with temporary.open("wb") as stream:
             stream.write(struct.pack("<Q", len(text)) + text)
             for array in tensors.values():
-                stream.write(memoryview(np.ascontiguousarray(array)).cast("B"))
+                stream.write(np.ascontiguousarray(array).data.cast("B"))
         digest = file_digest(temporary)
         size = temporary.stat().st_size
         _read_header(temporary)

@@ -20,17 +20,23 @@ def repository(folder: Path, config: str, rows: list[dict]) -> str:
     """A folder laid out as a dataset repository."""
     (folder / "data").mkdir(parents=True)
     (folder / "data" / "corpus.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
     (folder / "README.md").write_text(
         f"---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: corpus\n"
-        "    path: data/corpus.jsonl\n---\n", encoding="utf-8")
+        "    path: data/corpus.jsonl\n---\n",
+        encoding="utf-8",
+    )
     return str(folder)
 
 
-@pytest.mark.parametrize(("config", "row"), [
-    ("writing-corpus", {"id": "a", "title": "", "text": "some text", "group": "g1"}),
-    ("writing", {"_id": "a", "text": "some text", "metadata": {"group": "g1"}}),
-])
+@pytest.mark.parametrize(
+    ("config", "row"),
+    [
+        ("writing-corpus", {"id": "a", "title": "", "text": "some text", "group": "g1"}),
+        ("writing", {"_id": "a", "text": "some text", "metadata": {"group": "g1"}}),
+    ],
+)
 def test_our_layout_and_the_benchmarks_are_read(tmp_path: Path, hf_home, config, row):
     empty = {**row, "text": " "} | ({"id": "b"} if "id" in row else {"_id": "b"})
     corpus = open_corpus(repository(tmp_path / "repo", config, [row, empty]), TASK)

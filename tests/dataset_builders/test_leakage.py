@@ -64,12 +64,15 @@ def test_a_query_that_copies_an_official_one_is_counted():
     assert found["near_copies_of_official"] == 1
 
 
-@pytest.mark.parametrize(("task", "source", "bound"), [
-    ("congress", "mini_obliq/tip-of-tongue/congress", 0.2),
-    ("math", "mini_obliq/analogues/math", 0.3),
-    ("twitter", "mini_obliq/descriptive/twitter", 0.3),
-    ("writing", "authorship/corpus.jsonl", 0.1),
-])
+@pytest.mark.parametrize(
+    ("task", "source", "bound"),
+    [
+        ("congress", "mini_obliq/tip-of-tongue/congress", 0.2),
+        ("math", "mini_obliq/analogues/math", 0.3),
+        ("twitter", "mini_obliq/descriptive/twitter", 0.3),
+        ("writing", "authorship/corpus.jsonl", 0.1),
+    ],
+)
 def test_recorded_queries_hardly_leak(shared_data: Path, task, source, bound):
     corpus = read_corpus(shared_data / source)
     path = shared_data / "mini_obliq" / "synthetic" / f"{task}.jsonl"

@@ -11,6 +11,7 @@ from hub_state import OWNER
 
 from dataset_builders.corpora.grouped_split import connected_queries, split_queries
 from dataset_builders.corpora.obliq_bench import CONFIGS, REPOSITORY, build
+from obliq_hf.cli import main
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.files import read_json, write_json, write_jsonl
 from obliq_hf.hub import HubError
@@ -173,6 +174,16 @@ def test_what_is_not_there_is_said(benchmark: Path, tmp_path: Path) -> None:
         build(tmp_path / "out", benchmark, revision="main")
     with pytest.raises(ObliqError, match="organisation/name"):
         build(tmp_path / "out", tmp_path / "nowhere")
+
+
+def test_the_command_imports_it(
+    benchmark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["corpus", "obliq-bench", str(benchmark), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert "wildchat: 12 documents; queries: 2 train, 2 dev, 6 test" in capsys.readouterr().out
+    assert main([*words, "--task", "maths"]) == 1
+    assert "did you mean 'math'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("online")

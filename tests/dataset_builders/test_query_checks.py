@@ -26,8 +26,14 @@ WORDS = CorpusWords.of(CORPUS)
 RULES = CheckRules(names=True, links=True, numbers="none", quoted_words=6, rare_words=True)
 
 
-def kinds(query: str, *, document: str = DOCUMENT, rules: CheckRules = RULES,
-          characters=(10, 400), language: str = "same") -> list[str]:
+def kinds(
+    query: str,
+    *,
+    document: str = DOCUMENT,
+    rules: CheckRules = RULES,
+    characters=(10, 400),
+    language: str = "same",
+) -> list[str]:
     form = Form("f", characters, "short", rules)
     return [p.kind for p in QueryChecker(form, WORDS, language=language).check(query, document)]
 
@@ -36,42 +42,62 @@ def test_a_query_in_its_own_words_passes():
     assert kinds("Find scenes in which somebody proud comes back to a person who is waiting.") == []
 
 
-@pytest.mark.parametrize(("query", "kind"), [
-    ("Find the scene in which Darcy comes back to a person who is waiting there.", "name"),
-    ("Find the scene where pemberley is seen again by a person who is waiting there.", "name"),
-    ("Find Wickham's arrival, in which somebody comes back to a person waiting.", "name"),
-    ("Find scenes like @proud_man where one comes back to a person who is waiting.", "link"),
-    ("Find scenes as in https://example.org/x where one comes back to a person.", "link"),
-    ("Find scenes of #romance in which somebody comes back to a person waiting.", "link"),
-    ("Find 3 scenes in which somebody comes back to a person who is waiting.", "number"),
-    ("A scene where he would not, she thought, have come without anybody waiting.", "quote"),
-    ("Find scenes in which the air is dreadfully chilly and a person is waiting.", "rare-word"),
-    ("short", "too-short"),
-    ("Somebody comes back, in ever other words, to people who wait. " * 9, "too-long"),
-    ("Here is a query: somebody comes back to a person who is waiting there.", "answer-text"),
-    ("Sure! Find scenes in which somebody comes back to a person who is waiting.", "answer-text"),
-    ("Query: find scenes in which somebody comes back to a person who waits.", "answer-text"),
-    ("I cannot help with this request, but somebody else may do so for you.", "answer-text"),
-    ('{"query": "find scenes in which somebody comes back to a person"}', "answer-text"),
-    ("```find scenes in which somebody comes back to a person who is waiting```", "answer-text"),
-    ("Finde Szenen, in denen jemand zu einem Menschen kommt, der nicht mit ihm und auch nicht "
-     "auf ihn gewartet hat, weil sie sich nicht kennen.", "language"),
-    ("Найдите сцены, в которых кто-то возвращается к тому, кто его ждёт.", "language"),
-    ("he came and went " * 12, "repetitive"),
-    (DOCUMENT.replace("Darcy", "he"), "copy-of-document"),
-])
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ("Find the scene in which Darcy comes back to a person who is waiting there.", "name"),
+        ("Find the scene where pemberley is seen again by a person who is waiting there.", "name"),
+        ("Find Wickham's arrival, in which somebody comes back to a person waiting.", "name"),
+        ("Find scenes like @proud_man where one comes back to a person who is waiting.", "link"),
+        ("Find scenes as in https://example.org/x where one comes back to a person.", "link"),
+        ("Find scenes of #romance in which somebody comes back to a person waiting.", "link"),
+        ("Find 3 scenes in which somebody comes back to a person who is waiting.", "number"),
+        ("A scene where he would not, she thought, have come without anybody waiting.", "quote"),
+        ("Find scenes in which the air is dreadfully chilly and a person is waiting.", "rare-word"),
+        ("short", "too-short"),
+        ("Somebody comes back, in ever other words, to people who wait. " * 9, "too-long"),
+        ("Here is a query: somebody comes back to a person who is waiting there.", "answer-text"),
+        (
+            "Sure! Find scenes in which somebody comes back to a person who is waiting.",
+            "answer-text",
+        ),
+        ("Query: find scenes in which somebody comes back to a person who waits.", "answer-text"),
+        ("I cannot help with this request, but somebody else may do so for you.", "answer-text"),
+        ('{"query": "find scenes in which somebody comes back to a person"}', "answer-text"),
+        (
+            "```find scenes in which somebody comes back to a person who is waiting```",
+            "answer-text",
+        ),
+        (
+            "Finde Szenen, in denen jemand zu einem Menschen kommt, der nicht mit ihm und auch "
+            "nicht auf ihn gewartet hat, weil sie sich nicht kennen.",
+            "language",
+        ),
+        ("Найдите сцены, в которых кто-то возвращается к тому, кто его ждёт.", "language"),
+        ("he came and went " * 12, "repetitive"),
+        (DOCUMENT.replace("Darcy", "he"), "copy-of-document"),
+    ],
+)
 def test_each_fault_is_found_by_its_kind(query, kind):
     assert kind in kinds(query)
 
 
 def test_checks_are_the_lenss_own():
-    lenient = CheckRules(names=False, links=False, numbers="any", quoted_words=0,
-                         rare_words=False, copies=False)
+    lenient = CheckRules(
+        names=False, links=False, numbers="any", quoted_words=0, rare_words=False, copies=False
+    )
     assert kinds(DOCUMENT, rules=lenient) == []
-    assert kinds("Let 7 and 12 be given, and find all that fits in 1813 or later.",
-                 rules=CheckRules(numbers="document")) == ["number"]
-    assert kinds("Let 7 and 12 be given, and find all that fits between the two.",
-                 rules=CheckRules(numbers="document")) == []
+    assert kinds(
+        "Let 7 and 12 be given, and find all that fits in 1813 or later.",
+        rules=CheckRules(numbers="document"),
+    ) == ["number"]
+    assert (
+        kinds(
+            "Let 7 and 12 be given, and find all that fits between the two.",
+            rules=CheckRules(numbers="document"),
+        )
+        == []
+    )
 
 
 def test_common_words_written_as_names_elsewhere_are_no_names():
@@ -95,20 +121,22 @@ def test_a_small_corpus_has_no_rare_words():
 
 
 def test_a_quoted_run_is_found_whatever_the_case_and_punctuation():
-    assert quoted_run("so THE old; mill (and) the weather", DOCUMENT, 5) == (
-        "the old mill and the")
+    assert quoted_run("so THE old; mill (and) the weather", DOCUMENT, 5) == ("the old mill and the")
     assert quoted_run("the old house and the weather", DOCUMENT, 4) is None
     assert quoted_run("one two", "one two", 6) is None
 
 
-@pytest.mark.parametrize(("text", "language"), [
-    ("The man did not go to the house because he was tired and had no time", "en"),
-    ("Der Mann ist nicht in das Haus gegangen, weil er müde war und keine Zeit hatte", "de"),
-    ("El hombre no fue a la casa porque estaba muy cansado y no tenía más tiempo", "es"),
-    ("L'homme n'est pas allé dans la maison parce qu'il était fatigué avec nous", "fr"),
-    ("Find $x^2$ and \\alpha", None),
-    ("", None),
-])
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("The man did not go to the house because he was tired and had no time", "en"),
+        ("Der Mann ist nicht in das Haus gegangen, weil er müde war und keine Zeit hatte", "de"),
+        ("El hombre no fue a la casa porque estaba muy cansado y no tenía más tiempo", "es"),
+        ("L'homme n'est pas allé dans la maison parce qu'il était fatigué avec nous", "fr"),
+        ("Find $x^2$ and \\alpha", None),
+        ("", None),
+    ],
+)
 def test_languages_are_guessed_where_there_is_evidence(text, language):
     assert guess_language(text) == language
 
@@ -141,9 +169,12 @@ def test_a_copy_of_a_copy_points_to_the_first():
 
 def test_every_lens_loads_and_every_task_finds_a_form():
     assert {"descriptive", "analogue", "tip-of-the-tongue", "chat-failure", "generic"} <= set(
-        lens_names())
-    forms = {name: load_lens(load_task(name).lens).form_for(load_task(name))
-             for name in builtin_task_names()}
+        lens_names()
+    )
+    forms = {
+        name: load_lens(load_task(name).lens).form_for(load_task(name))
+        for name in builtin_task_names()
+    }
     assert forms["math"].checks.numbers == "any"
     assert forms["twitter"].checks.numbers == "none"
     assert forms["writing"].characters[1] > 3000 > forms["math"].characters[1]
@@ -157,19 +188,22 @@ forms: {one: {characters: [10, 100], length: short}}
 """
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("version: 1", "version: one", "version"),
-    ("lens: mine", "lense: mine", "lense"),
-    ("{length}", "{lenght}", "lenght"),
-    ("{document} ", "", "document"),
-    ("{query: the query}", "{answer: x}", "query"),
-    ("[10, 100]", "[100, 10]", "characters"),
-    ("length: short", "length: short, checks: {numbers: few}", "numbers"),
-    ("length: short", "length: short, checks: {name: true}", "name"),
-    ("forms: {one", "forms: {}\nx: {one", "'x'"),
-    ("lens: mine", "lens: [mine", "YAML"),
-    ("version: 1", "version: 1\nversion: 2", "'version' is given twice"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("version: 1", "version: one", "version"),
+        ("lens: mine", "lense: mine", "lense"),
+        ("{length}", "{lenght}", "lenght"),
+        ("{document} ", "", "document"),
+        ("{query: the query}", "{answer: x}", "query"),
+        ("[10, 100]", "[100, 10]", "characters"),
+        ("length: short", "length: short, checks: {numbers: few}", "numbers"),
+        ("length: short", "length: short, checks: {name: true}", "name"),
+        ("forms: {one", "forms: {}\nx: {one", "'x'"),
+        ("lens: mine", "lens: [mine", "YAML"),
+        ("version: 1", "version: 1\nversion: 2", "'version' is given twice"),
+    ],
+)
 def test_a_faulty_lens_file_is_refused_naming_file_and_key(tmp_path, old, new, message):
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD, encoding="utf-8")
@@ -187,7 +221,8 @@ def test_an_unknown_lens_is_refused_with_the_nearest():
 
 def test_what_a_document_says_in_braces_is_left_as_it_is():
     prompt = load_lens("descriptive").stage_a
-    text = prompt.messages({"document": "{unit} {attribute} {x}", "unit": "tweet",
-                            "attribute": "stance"})[1]["content"]
+    text = prompt.messages(
+        {"document": "{unit} {attribute} {x}", "unit": "tweet", "attribute": "stance"}
+    )[1]["content"]
     assert "{unit} {attribute} {x}" in text
     assert "one tweet" in text

@@ -36,13 +36,26 @@ if TYPE_CHECKING:
 
 TASK = load_task("twitter")
 FAST = RetryPolicy(attempts=3, first_wait=0.01, max_wait=0.02, patience=3.0, first_patience=0.3)
-PLACES = ("harbour", "market", "garden", "kitchen", "forest", "bridge", "tower", "school", "river",
-          "castle")
+PLACES = (
+    "harbour",
+    "market",
+    "garden",
+    "kitchen",
+    "forest",
+    "bridge",
+    "tower",
+    "school",
+    "river",
+    "castle",
+)
 
 
 def corpus_of(count: int) -> Corpus:
-    texts = [f"On day {i} the people at the {PLACES[i % 10]} said that nothing would ever change, "
-             f"and number {i} went home to write it down for the others." for i in range(count)]
+    texts = [
+        f"On day {i} the people at the {PLACES[i % 10]} said that nothing would ever change, "
+        f"and number {i} went home to write it down for the others."
+        for i in range(count)
+    ]
     return Corpus([f"d{i}" for i in range(count)], texts)
 
 
@@ -90,14 +103,22 @@ def test_queries_negatives_and_training_rows_belong_together(written):
     queries, qrels, info = read_synthetic(out)
     assert report.written == len(queries) == 40 == info["counts"]["written"]
     assert [m["doc_id"] for m in queries.metadata] == sorted(
-        (m["doc_id"] for m in queries.metadata), key=corpus.row.__getitem__)
-    assert all(qrels[i] == {m["doc_id"]: 1}
-               for i, m in zip(queries.ids, queries.metadata, strict=True))
+        (m["doc_id"] for m in queries.metadata), key=corpus.row.__getitem__
+    )
+    assert all(
+        qrels[i] == {m["doc_id"]: 1} for i, m in zip(queries.ids, queries.metadata, strict=True)
+    )
     from datasets import load_dataset
 
     table = load_dataset("parquet", data_files=str(out / "train.parquet"), split="train")
     assert table.column_names[:6] == [
-        "anchor", "positive", "negative_1", "negative_2", "negative_3", "negative_4"]
+        "anchor",
+        "positive",
+        "negative_1",
+        "negative_2",
+        "negative_3",
+        "negative_4",
+    ]
     assert table["anchor"][:] == queries.texts
     for row in table:
         assert row["positive"] == corpus.texts[corpus.row[row["positive_id"]]]
@@ -128,8 +149,9 @@ def test_the_second_stage_sees_the_description_and_not_the_document(tmp_path: Pa
     assert len(first) == len(second) == 3
     assert all("On day" in r.messages[1]["content"] for r in first)
     assert not any("On day" in r.messages[1]["content"] for r in second)
-    assert all(set(r.schema["properties"]) == {"attribute", "evidence", "description"}
-               for r in first)
+    assert all(
+        set(r.schema["properties"]) == {"attribute", "evidence", "description"} for r in first
+    )
     description = json.loads(writer(first[0]))["description"]
     assert any(description in r.messages[1]["content"] for r in second)
 
@@ -138,7 +160,8 @@ def test_a_second_run_makes_no_call_and_writes_the_same_bytes(written):
     root, corpus, _ = written
     before = hash_files(root / "queries")
     silent = CachedClient(
-        ScriptedClient(lambda r: pytest.fail("asked again")), root / "answers.sqlite")
+        ScriptedClient(lambda r: pytest.fail("asked again")), root / "answers.sqlite"
+    )
     synthesize(TASK, corpus, silent, root / "queries", sample=40, seed=3)
     assert hash_files(root / "queries") == before
 
@@ -146,8 +169,9 @@ def test_a_second_run_makes_no_call_and_writes_the_same_bytes(written):
 def test_a_larger_sample_asks_only_for_the_new_documents(written):
     root, corpus, _ = written
     inner = ScriptedClient(writer)
-    synthesize(TASK, corpus, CachedClient(inner, root / "answers.sqlite"), root / "more",
-               sample=50, seed=3)
+    synthesize(
+        TASK, corpus, CachedClient(inner, root / "answers.sqlite"), root / "more", sample=50, seed=3
+    )
     assert inner.accounting.total.calls == 20
 
 
@@ -165,20 +189,32 @@ def test_a_change_costs_only_the_calls_it_affects(written, tmp_path: Path, chang
         task = replace(task, attribute="unspoken stance")
     elif change == "sampling":
         options["sampling"] = Sampling(seed=3, temperature=0.9)
-    synthesize(task, corpus, CachedClient(inner, root / "answers.sqlite"), tmp_path, sample=40,
-               seed=3, **options)
+    synthesize(
+        task,
+        corpus,
+        CachedClient(inner, root / "answers.sqlite"),
+        tmp_path,
+        sample=40,
+        seed=3,
+        **options,
+    )
     assert inner.accounting.total.calls == expected
 
 
 @pytest.mark.parametrize("name", builtin_task_names())
 def test_the_lens_of_every_task_runs_on_real_texts(shared_data: Path, tmp_path: Path, name):
-    sources = {"math": "analogues/math", "writing": "analogues/writing",
-               "twitter": "descriptive/twitter"}
+    sources = {
+        "math": "analogues/math",
+        "writing": "analogues/writing",
+        "twitter": "descriptive/twitter",
+    }
     corpus = read_corpus(shared_data / "mini_obliq" / sources.get(name, "tip-of-tongue/congress"))
     corpus = corpus.select(range(300))
     task = load_task(name)
-    with ScriptedServer(lambda body, n: oblique_reply(body)) as server, \
-            EndpointClient(server.url, model="m") as client:
+    with (
+        ScriptedServer(lambda body, n: oblique_reply(body)) as server,
+        EndpointClient(server.url, model="m") as client,
+    ):
         report = synthesize(task, corpus, client, tmp_path, sample=8)
     assert report.written == 8
     fewest, most = load_lens(task.lens).form_for(task).characters
@@ -187,9 +223,14 @@ def test_the_lens_of_every_task_runs_on_real_texts(shared_data: Path, tmp_path: 
     assert info["lens"]["name"] == task.lens
 
 
-@pytest.mark.parametrize(("variant", "stages"), [
-    ("single-stage", {"single_stage": 5}), ("generic", {"single_stage": 5}),
-    ("two-stage", {"stage_a": 5, "stage_b": 5})])
+@pytest.mark.parametrize(
+    ("variant", "stages"),
+    [
+        ("single-stage", {"single_stage": 5}),
+        ("generic", {"single_stage": 5}),
+        ("two-stage", {"stage_a": 5, "stage_b": 5}),
+    ],
+)
 def test_variants_for_ablations_differ_in_their_stages(tmp_path: Path, variant, stages):
     report = synthesize(TASK, corpus_of(5), ScriptedClient(writer), tmp_path, variant=variant)
     assert report.calls == stages
@@ -201,8 +242,12 @@ def test_a_refused_query_is_written_anew_with_the_reason_told(tmp_path: Path):
 
     def script(request):
         if request.purpose == "stage_b" and len(request.messages) == 2:
-            return json.dumps({"query": "People in 1984 who think that nothing can ever be "
-                                        "changed by anybody, however they may try."})
+            return json.dumps(
+                {
+                    "query": "People in 1984 who think that nothing can ever be "
+                    "changed by anybody, however they may try."
+                }
+            )
         if request.purpose == "stage_b":
             told.append(request.messages[-1]["content"])
         return writer(request)
@@ -220,16 +265,21 @@ def test_a_query_refused_to_the_end_is_dropped_and_counted_by_reason(tmp_path: P
         return writer(request)
 
     corpus = corpus_of(30)
-    report = synthesize(TASK, corpus, ScriptedClient(script), tmp_path,
-                        sampling=Sampling(attempts=2))
+    report = synthesize(
+        TASK, corpus, ScriptedClient(script), tmp_path, sampling=Sampling(attempts=2)
+    )
     assert 0 < report.failed["too-short"] < 30
     assert report.problems["too-short"] == 2 * report.failed["too-short"]
     everything_is_accounted_for(tmp_path, corpus)
 
 
 def test_near_copies_of_another_query_are_written_anew_in_document_order(tmp_path: Path):
-    same = json.dumps({"query": "Statements by those who hold that trying is of no use and that "
-                                "all will stay as it has been before, come what may."})
+    same = json.dumps(
+        {
+            "query": "Statements by those who hold that trying is of no use and that "
+            "all will stay as it has been before, come what may."
+        }
+    )
 
     def script(request):
         if request.purpose == "stage_b" and len(request.messages) == 2:
@@ -248,8 +298,12 @@ def test_near_copies_of_another_query_are_written_anew_in_document_order(tmp_pat
 def test_copies_that_stay_copies_are_dropped_but_the_first_stands(tmp_path: Path):
     def script(request):
         if request.purpose == "stage_b":
-            return json.dumps({"query": "Statements by those who hold that trying is of no use "
-                                        "and that all will stay as it has been before."})
+            return json.dumps(
+                {
+                    "query": "Statements by those who hold that trying is of no use "
+                    "and that all will stay as it has been before."
+                }
+            )
         return writer(request)
 
     report = synthesize(TASK, corpus_of(6), ScriptedClient(script), tmp_path)
@@ -286,8 +340,10 @@ def test_a_fault_costs_its_own_document_and_is_listed_with_its_reason(tmp_path, 
         return fault if of in bad and stage_of(body) == stage else good
 
     corpus = corpus_of(8)
-    with ScriptedServer(script) as server, \
-            EndpointClient(server.url, model="m", retry=FAST) as client:
+    with (
+        ScriptedServer(script) as server,
+        EndpointClient(server.url, model="m", retry=FAST) as client,
+    ):
         report = synthesize(TASK, corpus, client, tmp_path, negatives=NegativeSettings(0))
     assert report.failed == {reason: 2}
     assert report.written == 6
@@ -295,11 +351,16 @@ def test_a_fault_costs_its_own_document_and_is_listed_with_its_reason(tmp_path, 
     everything_is_accounted_for(tmp_path, corpus)
 
 
-@pytest.mark.parametrize("dress", [
-    "```json\n{}\n```", "Here is the JSON:\n{}\nHope it helps!",
-    '<think>{{"query": "a draft that must not be taken for the query, whatever it says"}}'
-    "</think>{}", "Sure. {}",
-])
+@pytest.mark.parametrize(
+    "dress",
+    [
+        "```json\n{}\n```",
+        "Here is the JSON:\n{}\nHope it helps!",
+        '<think>{{"query": "a draft that must not be taken for the query, whatever it says"}}'
+        "</think>{}",
+        "Sure. {}",
+    ],
+)
 def test_json_in_fences_prose_or_after_thinking_is_read(tmp_path: Path, dress):
     def script(request):
         return dress.replace("{}", writer(request)).replace("{{", "{").replace("}}", "}")
@@ -329,8 +390,7 @@ def test_a_cut_answer_is_asked_again_with_more_room(tmp_path: Path):
         return Reply("{", finish="length") if body["max_tokens"] < 400 else oblique_reply(body)
 
     with ScriptedServer(script) as server, EndpointClient(server.url, model="m") as client:
-        report = synthesize(TASK, corpus_of(1), client, tmp_path,
-                            sampling=Sampling(max_tokens=100))
+        report = synthesize(TASK, corpus_of(1), client, tmp_path, sampling=Sampling(max_tokens=100))
     assert report.written == 1
     assert sizes == [100, 200, 400, 100, 200, 400]
 
@@ -346,8 +406,13 @@ def test_an_over_long_document_is_cut_and_counted_or_shortened_until_it_fits(tmp
 
     texts = ["A short text about nothing at all.", "word " * 20_000, "Another short text."]
     with ScriptedServer(script) as server, EndpointClient(server.url, model="m") as client:
-        report = synthesize(TASK, Corpus(["a", "b", "c"], texts), client, tmp_path,
-                            sampling=Sampling(document_characters=20_000))
+        report = synthesize(
+            TASK,
+            Corpus(["a", "b", "c"], texts),
+            client,
+            tmp_path,
+            sampling=Sampling(document_characters=20_000),
+        )
     assert report.written == 3
     assert report.cut_documents == 1
     assert max(longest) < 25_000
@@ -370,8 +435,7 @@ def test_documents_with_one_text_each_get_a_query_when_named_by_row(tmp_path: Pa
 
 def test_a_document_without_text_is_listed_and_one_held_out_is_never_drawn(tmp_path: Path):
     corpus = Corpus(["a", "b", "c", "d"], ["some text here", "  ", "other text", "some text here"])
-    assert sample_rows(corpus, leave_out=["d"]) == (
-        [2], {"held out": 2, "no text": 1})
+    assert sample_rows(corpus, leave_out=["d"]) == ([2], {"held out": 2, "no text": 1})
     report = synthesize(TASK, corpus, ScriptedClient(writer), tmp_path, rows=[0, 1])
     assert report.failed == {"empty-document": 1}
 
@@ -388,7 +452,8 @@ def test_a_spent_budget_ends_cleanly_and_a_larger_one_goes_on(tmp_path: Path):
         for calls, total in ((15, 15), (60, 40)):
             client = CachedClient(
                 EndpointClient(server.url, model="m", budget=Budget(calls=calls), concurrency=4),
-                tmp_path / "c.sqlite")
+                tmp_path / "c.sqlite",
+            )
             report = synthesize(TASK, corpus, client, tmp_path / "out")
             everything_is_accounted_for(tmp_path / "out", corpus)
             client.close()
@@ -408,7 +473,8 @@ def test_after_a_kill_no_answered_call_is_repeated_and_the_result_is_the_same(tm
     with ScriptedServer(script) as server:
         context = multiprocessing.get_context("spawn")
         worker = context.Process(
-            target=_synthesize_until_killed, args=(server.url, tmp_path / "killed", 60))
+            target=_synthesize_until_killed, args=(server.url, tmp_path / "killed", 60)
+        )
         worker.start()
         while server.calls < 45 and worker.is_alive():
             time.sleep(0.002)
@@ -432,8 +498,10 @@ def test_a_server_that_is_lost_stops_the_run_and_what_was_paid_for_is_kept(tmp_p
     policy = replace(FAST, patience=0.3)
 
     def client():
-        return CachedClient(EndpointClient(server.url, model="m", concurrency=2, retry=policy),
-                            tmp_path / "c.sqlite")
+        return CachedClient(
+            EndpointClient(server.url, model="m", concurrency=2, retry=policy),
+            tmp_path / "c.sqlite",
+        )
 
     first = client()
     real = server.script
@@ -472,9 +540,22 @@ def test_both_stages_run_through_batch_files(tmp_path: Path):
         lines = []
         for row in rows_of(folder / f"requests-{number:04d}.jsonl"):
             message = {"role": "assistant", "content": oblique_reply(row["body"])}
-            lines.append(json.dumps({"custom_id": row["custom_id"], "error": None, "response": {
-                "status_code": 200, "body": {"choices": [
-                    {"index": 0, "finish_reason": "stop", "message": message}]}}}))
+            lines.append(
+                json.dumps(
+                    {
+                        "custom_id": row["custom_id"],
+                        "error": None,
+                        "response": {
+                            "status_code": 200,
+                            "body": {
+                                "choices": [
+                                    {"index": 0, "finish_reason": "stop", "message": message}
+                                ]
+                            },
+                        },
+                    }
+                )
+            )
         (folder / f"answers-{number:04d}.jsonl").write_text("\n".join(reversed(lines)) + "\n")
     assert run().written == 12
 
@@ -482,14 +563,20 @@ def test_both_stages_run_through_batch_files(tmp_path: Path):
 def test_prompts_and_checks_may_come_from_a_file_of_ones_own(tmp_path: Path):
     lens = tmp_path / "mine.yaml"
     lens.write_text(
-        'lens: mine\nversion: 1\nlanguage: any\n'
+        "lens: mine\nversion: 1\nlanguage: any\n"
         'single_stage: {system: s, user: "{document}", fields: {query: the query}}\n'
-        'forms: {one: {characters: [5, 99], length: short, checks: {copies: false}}}\n')
+        "forms: {one: {characters: [5, 99], length: short, checks: {copies: false}}}\n"
+    )
     task = replace(TASK, lens="descriptive")
     texts = iter(["one of a kind", "two of another"])
     report = synthesize(
-        task, corpus_of(2), ScriptedClient(lambda r: json.dumps({"query": next(texts)})),
-        tmp_path / "out", lens=lens, variant="single-stage")
+        task,
+        corpus_of(2),
+        ScriptedClient(lambda r: json.dumps({"query": next(texts)})),
+        tmp_path / "out",
+        lens=lens,
+        variant="single-stage",
+    )
     assert report.written == 2
     with pytest.raises(ObliqError, match="stage_a"):
         synthesize(task, corpus_of(2), ScriptedClient(writer), tmp_path / "out", lens=lens)
@@ -524,23 +611,48 @@ def test_the_commands_work_against_a_server_and_report_what_they_did(tmp_path: P
     official = tmp_path / "official.jsonl"
     official.write_text(json.dumps({"_id": "q", "text": "posts that imply a stance"}) + "\n")
     with ScriptedServer(lambda body, n: oblique_reply(body)) as server:
-        status = main([
-            "queries", "synthesize", "--task", "twitter", "--corpus", str(tmp_path), "--llm",
-            server.url, "--model", "m", "--sample", "10", "--out", str(tmp_path / "q"),
-            "--price-prompt", "1", "--price-completion", "2", "--budget-cost", "1",
-            "--official", str(official)])
+        status = main(
+            [
+                "queries",
+                "synthesize",
+                "--task",
+                "twitter",
+                "--corpus",
+                str(tmp_path),
+                "--llm",
+                server.url,
+                "--model",
+                "m",
+                "--sample",
+                "10",
+                "--out",
+                str(tmp_path / "q"),
+                "--price-prompt",
+                "1",
+                "--price-completion",
+                "2",
+                "--budget-cost",
+                "1",
+                "--official",
+                str(official),
+            ]
+        )
     assert status == 0
     said = capsys.readouterr().out
     assert "10 queries from 10 documents" in said
     assert "20 calls" in said
-    status = main(["queries", "report", str(tmp_path / "q"), "--corpus", str(tmp_path),
-                   "--price-prompt", "1"])
+    status = main(
+        ["queries", "report", str(tmp_path / "q"), "--corpus", str(tmp_path), "--price-prompt", "1"]
+    )
     assert status == 0
     report = json.loads((tmp_path / "q" / "report.json").read_text(encoding="utf-8"))
     assert report["leakage"]["self_retrieval"]["documents"] == 30
     assert report["cost"] > 0
     assert sorted(p.name for p in (tmp_path / "q" / "figures").iterdir()) == [
-        "coverage.png", "length.png", "self-retrieval.png"]
+        "coverage.png",
+        "length.png",
+        "self-retrieval.png",
+    ]
     text = (tmp_path / "q" / "report.md").read_text(encoding="utf-8")
     assert "entity leakage" in text
     assert "On day" not in text
@@ -549,18 +661,30 @@ def test_the_commands_work_against_a_server_and_report_what_they_did(tmp_path: P
     assert main(["queries", "report", str(tmp_path / "q"), "--no-figures"]) == 0
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--task", "twiter"], "twitter"), (["--llm", "gpt"], "not valid"),
-    (["--corpus", "nowhere"], "nowhere"), (["--lens", "analog"], "analogue"),
-    (["--variant", "three-stage"], "two-stage"), (["--form", "essay"], "request"),
-    (["--budget-cost", "1"], "price"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--task", "twiter"], "twitter"),
+        (["--llm", "gpt"], "not valid"),
+        (["--corpus", "nowhere"], "nowhere"),
+        (["--lens", "analog"], "analogue"),
+        (["--variant", "three-stage"], "two-stage"),
+        (["--form", "essay"], "request"),
+        (["--budget-cost", "1"], "price"),
+    ],
+)
 def test_a_wrong_option_is_told_in_one_line_before_anything_is_asked(
     tmp_path: Path, capsys, options, message
 ):
     write_corpus(tmp_path / "corpus.jsonl", corpus_of(3))
-    words = {"--task": "twitter", "--corpus": str(tmp_path), "--llm": "http://127.0.0.1:9/v1",
-             "--model": "m", "--out": str(tmp_path / "q"), options[0]: options[1]}
+    words = {
+        "--task": "twitter",
+        "--corpus": str(tmp_path),
+        "--llm": "http://127.0.0.1:9/v1",
+        "--model": "m",
+        "--out": str(tmp_path / "q"),
+        options[0]: options[1],
+    }
     status = main(["queries", "synthesize", *(w for pair in words.items() for w in pair)])
     assert status == 1
     said = capsys.readouterr().err

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from llm_server import ScriptedServer
+from llm_server import Reply, ScriptedServer
 from rerank_folder import judge, write_first_stage, write_rerank_folder
 from typer.testing import CliRunner
 
@@ -137,6 +137,58 @@ def test_answers_that_are_malformed_appear_by_class_and_leave_identity(run_folde
     assert "out-of-range" in text
     assert "unreadable" in text
     assert load_policy(policy).settings("hand").changes_nothing
+
+
+def test_calls_that_failed_are_made_again_and_no_others(run_folder):
+    client = judge(run_folder / "corpus")
+    broken = {"yes": True}
+
+    def script(body, number):
+        if broken["yes"] and "query 7 " in body["messages"][-1]["content"]:
+            return Reply("the context length is exceeded", status=400)
+        return client.script(ChatRequest("r", body["messages"], body["max_tokens"]))
+
+    out = run_folder / "rerank"
+    words = (
+        "--run", run_folder / "eval" / "dense.trec", "--tasks", "hand", "--reranker", "listwise",
+        "--out", out,
+    )  # fmt: skip
+    with ScriptedServer(script) as server:
+        said = obliq(*words, *llm(server))
+        assert "kept the first stage's order: q7; make --document-tokens smaller" in said
+        assert server.calls == 6
+        broken["yes"] = False
+        assert "q7" not in obliq(*words, *llm(server))
+        assert server.calls == 7
+        obliq(*words, *llm(server))
+        assert server.calls == 7
+
+
+def test_a_budget_that_is_too_small_leaves_no_result_and_loses_no_answer(run_folder, server):
+    out = run_folder / "rerank"
+    words = (
+        "--run", run_folder / "eval" / "dense.trec", "--tasks", "hand", "--reranker", "tourrank:1",
+        *llm(server), "--out", out,
+    )  # fmt: skip
+    with pytest.raises(ObliqError, match="the budget was spent after 10 calls"):
+        obliq(*words, "--max-calls", 10)
+    assert list(read_results(out)["hand"].systems) == ["dense"]
+    assert server.calls == 10
+    obliq(*words)
+    assert server.calls == 6 * 13
+
+
+def test_listwise_without_a_number_takes_the_depth_of_the_task(run_folder, server):
+    task = run_folder / "corpus" / "tasks" / "hand" / "task.yaml"
+    values = yaml.safe_load(task.read_text(encoding="utf-8"))
+    values["reranking"]["listwise_depth"] = 50
+    task.write_text(yaml.safe_dump(values), encoding="utf-8")
+    out = run_folder / "rerank"
+    obliq(
+        "--run", run_folder / "eval" / "dense.trec", "--tasks", "hand", "--reranker", "listwise",
+        *llm(server), "--out", out,
+    )  # fmt: skip
+    assert set(read_results(out)["hand"].systems) == {"dense", "dense-listwise-50"}
 
 
 def test_a_share_of_the_test_queries_can_stand_for_development_queries(run_folder):

@@ -16,6 +16,7 @@ from run_folder import BASE, COMMIT, PLANTED, make_run
 
 from model_cards.cli import publish
 from model_cards.publishing import PublishOptions, publish_dataset, publish_model
+from obliq_hf.cli import main
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.hub import HubError
 from obliq_hf.hub.card_header import split_card
@@ -585,6 +586,31 @@ def test_adapters_and_whole_weights_do_not_share_a_repository(
         publish_model(run / "model", ADAPTER, to_folder)
     with pytest.raises(ObliqError, match="repository of its own"):
         publish_model(run / "model", MODEL, to_folder, adapter_repo=MODEL)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["dataset", "nowhere", "acme/x"], "no such folder"),
+        (["dataset", "corpus", "acme/a b"], "ASCII letters"),
+        (["dataset", "corpus", "acme/../x"], "organisation/name"),
+        (["model", "model", "acme/x", "--base", "../base"], "no '..'"),
+        (["model", "model", "acme/x", "--version", "main"], "taken for a commit or branch"),
+        (["dataset", "corpus", "acme/x", "--to", "ftp://x"], "'hub' or 'folder:PATH'"),
+        (["dataset", "corpus", "acme/x", "--licence", "free"], "none that the Hub knows"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_one_line(
+    run: Path, tmp_path: Path, words: list[str], message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    kind, folder, *rest = words
+    more = [] if "--to" in rest else ["--to", f"folder:{tmp_path / 'laid-out'}"]
+    assert main(["publish", kind, str(run / folder), *rest, *more]) == 1
+    found = capsys.readouterr()
+    assert message in found.err
+    assert "Traceback" not in found.err
+    assert not (tmp_path / "laid-out").exists()
 
 
 def test_a_pull_request_and_a_dry_run_leave_main_alone(run: Path, hub: LocalHub) -> None:

@@ -159,7 +159,7 @@ def command_line(
         [*launcher, "-m", "training_recipes.train", str(recipe), "--max_steps", "4"],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=550,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )

@@ -30,7 +30,8 @@ def test_values_are_coerced_from_what_yaml_and_the_command_line_give(tmp_path: P
         path,
         [
             "--training.max-length", "96", "--gradient_checkpointing", "--bf16=false",
-            "--evaluation.systems", "bm25,base", "--queries.tasks", "[scene, writing]", "--alpha", "8",
+            "--evaluation.systems", "bm25,base", "--queries.tasks", "[scene, writing]",
+            "--alpha", "8",
             "--training.repeat.queries", "4", "--repo_id", "null",
         ],
     )  # fmt: skip

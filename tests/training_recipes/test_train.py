@@ -550,6 +550,7 @@ def _here(folder: Path, prompts: list[str]) -> np.ndarray:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_it_survives_kill_dash_nine(
     settings: TrainingConfig, make_mixture: Callable[..., Path], tmp_path: Path
 ) -> None:

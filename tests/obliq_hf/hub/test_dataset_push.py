@@ -509,6 +509,11 @@ def test_a_busy_hub_is_waited_for(
     assert len(hub.repo(NAME).history()) == 2
 
 
+def test_a_commit_that_meets_another_is_made_again(hub: LocalHub, remote: Any) -> None:
+    hub.fail("POST", "/commit/", times=2, status=409)
+    assert push(remote, config("a")).changed
+
+
 def test_a_date_to_come_back_at_is_obeyed(hub: LocalHub, remote: Any, waits: list[float]) -> None:
     late = {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}
     hub.fail("POST", "/commit/", status=429, headers=late)

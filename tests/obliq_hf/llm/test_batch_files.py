@@ -27,14 +27,26 @@ def many(count: int) -> list[ChatRequest]:
 
 
 def completion(text: str | None, finish: str = "stop") -> dict:
-    return {"choices": [{"index": 0, "finish_reason": finish,
-                         "message": {"role": "assistant", "content": text}}],
-            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}
+    return {
+        "choices": [
+            {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text}}
+        ],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+    }
 
 
 def answer_line(custom_id: str, body: dict, status: int = 200, error: dict | None = None) -> str:
-    return json.dumps({"id": "x", "custom_id": custom_id, "error": error, "response": {
-        "status_code": status, "request_id": "y", "body": body}}) + "\n"
+    return (
+        json.dumps(
+            {
+                "id": "x",
+                "custom_id": custom_id,
+                "error": error,
+                "response": {"status_code": status, "request_id": "y", "body": body},
+            }
+        )
+        + "\n"
+    )
 
 
 def requests_in(path: Path) -> list[dict]:
@@ -45,8 +57,11 @@ def answer_all(folder: Path, number: int = 1) -> list[dict]:
     """What a batch service does: answer every request, in another order."""
     asked = requests_in(folder / f"requests-{number:04d}.jsonl")
     shuffled = random.Random(0).sample(asked, len(asked))
-    (folder / f"answers-{number:04d}.jsonl").write_text("".join(
-        answer_line(r["custom_id"], completion("re " + prompt_of(r["body"]))) for r in shuffled))
+    (folder / f"answers-{number:04d}.jsonl").write_text(
+        "".join(
+            answer_line(r["custom_id"], completion("re " + prompt_of(r["body"]))) for r in shuffled
+        )
+    )
     return asked
 
 
@@ -55,7 +70,8 @@ def test_requests_are_written_the_run_stops_and_goes_on_with_the_answers(tmp_pat
     with pytest.raises(BatchPending, match="20 requests") as caught:
         client.complete_all(many(20))
     assert "vllm run-batch -i requests-0001.jsonl -o answers-0001.jsonl --model m" in str(
-        caught.value)
+        caught.value
+    )
     asked = answer_all(tmp_path)
     assert {r["method"] for r in asked} == {"POST"}
     assert {r["url"] for r in asked} == {"/v1/chat/completions"}
@@ -81,8 +97,9 @@ def test_partial_doubled_damaged_and_failed_answers_leave_only_the_rest_to_ask(t
     client = BatchFileClient(tmp_path, model="m")
     with pytest.raises(BatchPending):
         client.complete_all(many(6))
-    ids = {prompt_of(r["body"]): r["custom_id"]
-           for r in requests_in(tmp_path / "requests-0001.jsonl")}
+    ids = {
+        prompt_of(r["body"]): r["custom_id"] for r in requests_in(tmp_path / "requests-0001.jsonl")
+    }
     lines = [
         answer_line(ids["t1"], completion("second")),
         answer_line(ids["t0"], {"message": "server error"}, status=500),
@@ -103,7 +120,13 @@ def test_partial_doubled_damaged_and_failed_answers_leave_only_the_rest_to_ask(t
     answer_all(tmp_path, 2)
     answers = client.complete_all(many(6))
     assert [a.text for a in answers.values()] == [
-        "first", "second", "re t2", "re t3", "re t4", "re t5"]
+        "first",
+        "second",
+        "re t2",
+        "re t3",
+        "re t4",
+        "re t5",
+    ]
 
 
 def test_a_request_always_answered_in_error_is_given_up(tmp_path: Path):
@@ -113,7 +136,8 @@ def test_a_request_always_answered_in_error_is_given_up(tmp_path: Path):
             client.complete_all(many(1))
         asked = requests_in(tmp_path / f"requests-{number:04d}.jsonl")
         (tmp_path / f"answers-{number:04d}.jsonl").write_text(
-            answer_line(asked[0]["custom_id"], {"message": "no"}, status=400))
+            answer_line(asked[0]["custom_id"], {"message": "no"}, status=400)
+        )
     answer = client.complete_all(many(1))["0"]
     assert answer.error_kind == "http-400"
     assert "no" in answer.error
@@ -125,7 +149,8 @@ def test_a_cut_answer_stays_marked(tmp_path: Path):
         client.complete_all(many(1))
     asked = requests_in(tmp_path / "requests-0001.jsonl")
     (tmp_path / "answers-0001.jsonl").write_text(
-        answer_line(asked[0]["custom_id"], completion('{"query": "wh', "length")))
+        answer_line(asked[0]["custom_id"], completion('{"query": "wh', "length"))
+    )
     assert client.complete_all(many(1))["0"].truncated
 
 
@@ -176,8 +201,12 @@ def test_an_unknown_way_to_enforce_a_schema_is_refused(tmp_path: Path):
 
 
 def test_a_tournament_runs_through_batch_files_stage_by_stage(tmp_path: Path):
-    pools = [Pool(f"q{i}", f"query {i}", tuple(
-        Candidate(f"d{n}", f"text {n} of {i}") for n in range(30))) for i in range(3)]
+    pools = [
+        Pool(
+            f"q{i}", f"query {i}", tuple(Candidate(f"d{n}", f"text {n} of {i}") for n in range(30))
+        )
+        for i in range(3)
+    ]
     inner = ScriptedClient(lambda request: "[2] > [1] > [3] > [4] > [5] > [6] > [7] > [8]")
     expected = rerank(TourRank(rounds=2), pools, load_task("math"), client=inner)
 
@@ -193,10 +222,14 @@ def test_a_tournament_runs_through_batch_files_stage_by_stage(tmp_path: Path):
         except BatchPending:
             files += 1
             asked = requests_in(tmp_path / "b" / f"requests-{files:04d}.jsonl")
-            (tmp_path / "b" / f"answers-{files:04d}.jsonl").write_text("".join(
-                answer_line(r["custom_id"],
-                            completion("[2] > [1] > [3] > [4] > [5] > [6] > [7] > [8]"))
-                for r in reversed(asked)))
+            (tmp_path / "b" / f"answers-{files:04d}.jsonl").write_text(
+                "".join(
+                    answer_line(
+                        r["custom_id"], completion("[2] > [1] > [3] > [4] > [5] > [6] > [7] > [8]")
+                    )
+                    for r in reversed(asked)
+                )
+            )
     assert files > 1
     assert result.orders == expected.orders
     assert result.tally.requests == expected.tally.requests

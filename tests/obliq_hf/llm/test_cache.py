@@ -44,18 +44,21 @@ BASE = ask("text", seed=1, temperature=0.5, top_p=0.9, stop=["x"])
 IDENTITY = {"model": "m", "revision": "1"}
 
 
-@pytest.mark.parametrize("other", [
-    ask("other", seed=1, temperature=0.5, top_p=0.9, stop=["x"]),
-    replace(BASE, messages=[{"role": "system", "content": "text"}]),
-    replace(BASE, max_tokens=5),
-    replace(BASE, temperature=0.6),
-    replace(BASE, top_p=0.8),
-    replace(BASE, seed=2),
-    replace(BASE, schema={"type": "object"}),
-    replace(BASE, choices=["a"]),
-    replace(BASE, stop=["y"]),
-    replace(BASE, logprobs=3),
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        ask("other", seed=1, temperature=0.5, top_p=0.9, stop=["x"]),
+        replace(BASE, messages=[{"role": "system", "content": "text"}]),
+        replace(BASE, max_tokens=5),
+        replace(BASE, temperature=0.6),
+        replace(BASE, top_p=0.8),
+        replace(BASE, seed=2),
+        replace(BASE, schema={"type": "object"}),
+        replace(BASE, choices=["a"]),
+        replace(BASE, stop=["y"]),
+        replace(BASE, logprobs=3),
+    ],
+)
 def test_what_decides_an_answer_changes_the_key(other):
     assert request_key(IDENTITY, other) != request_key(IDENTITY, BASE)
 
@@ -63,8 +66,12 @@ def test_what_decides_an_answer_changes_the_key(other):
 def test_model_revision_and_extra_parameters_change_the_key_but_id_and_purpose_do_not():
     keys = {
         request_key(identity, BASE)
-        for identity in (IDENTITY, {"model": "n", "revision": "1"}, {"model": "m", "revision": "2"},
-                         {**IDENTITY, "extra_body": {"a": 1}})
+        for identity in (
+            IDENTITY,
+            {"model": "n", "revision": "1"},
+            {"model": "m", "revision": "2"},
+            {**IDENTITY, "extra_body": {"a": 1}},
+        )
     }
     assert len(keys) == 4
     assert request_key(IDENTITY, replace(BASE, id="z", purpose="p")) in keys
@@ -85,7 +92,8 @@ def test_failures_are_not_stored_and_asked_again(tmp_path: Path):
 def test_a_cut_answer_stays_marked_as_cut(tmp_path: Path):
     client = CachedClient(
         ScriptedClient(lambda r: ChatAnswer(r.id, text="half", finish_reason="length")),
-        tmp_path / "c.sqlite")
+        tmp_path / "c.sqlite",
+    )
     for _ in range(2):
         answer = client.complete_all([ask("a")])["r"]
         assert answer.truncated
@@ -107,8 +115,14 @@ def test_the_first_of_two_processes_decides_what_both_read(tmp_path: Path):
     other = AnswerCache(path)
 
     def slow(request):
-        other.put_many([(request_key(client.identity, request),
-                         ChatAnswer("x", text="first", finish_reason="stop"))])
+        other.put_many(
+            [
+                (
+                    request_key(client.identity, request),
+                    ChatAnswer("x", text="first", finish_reason="stop"),
+                )
+            ]
+        )
         return "second"
 
     client = CachedClient(ScriptedClient(slow), path)
@@ -117,12 +131,20 @@ def test_the_first_of_two_processes_decides_what_both_read(tmp_path: Path):
 
 def test_logprobs_and_thinking_come_back_as_they_were(tmp_path: Path):
     cache = AnswerCache(tmp_path / "c.sqlite")
-    answer = ChatAnswer("a", text="é\u2028 \U0001f600", thinking="t", finish_reason="stop",
-                        logprobs=({"token": "A", "logprob": -0.5, "top": [["A", -0.5]]},))
+    answer = ChatAnswer(
+        "a",
+        text="é\u2028 \U0001f600",
+        thinking="t",
+        finish_reason="stop",
+        logprobs=({"token": "A", "logprob": -0.5, "top": [["A", -0.5]]},),
+    )
     cache.put_many([("k", answer)])
     stored = cache.get("k", "b")
     assert (stored.text, stored.thinking, stored.logprobs) == (
-        answer.text, answer.thinking, answer.logprobs)
+        answer.text,
+        answer.thinking,
+        answer.logprobs,
+    )
     assert stored.id == "b"
 
 
@@ -164,8 +186,12 @@ def test_a_kill_at_any_point_keeps_what_was_stored(tmp_path: Path):
 
 def _filled(path: Path, count: int = 400) -> AnswerCache:
     cache = AnswerCache(path)
-    cache.put_many([(f"key{i}", ChatAnswer("x", text="text " * 100 + str(i), finish_reason="stop"))
-                    for i in range(count)])
+    cache.put_many(
+        [
+            (f"key{i}", ChatAnswer("x", text="text " * 100 + str(i), finish_reason="stop"))
+            for i in range(count)
+        ]
+    )
     return cache
 
 

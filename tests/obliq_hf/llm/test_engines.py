@@ -78,7 +78,8 @@ def test_the_request_that_breaks_the_engine_is_found_and_fails_alone():
     answers = client.complete_all(many(40))
     assert answers.pop("13").error_kind == "engine"
     assert {i: a.text for i, a in answers.items()} == {
-        str(i): f"re t{i}" for i in range(40) if i != 13}
+        str(i): f"re t{i}" for i in range(40) if i != 13
+    }
 
 
 def test_an_engine_that_always_fails_is_given_up():
@@ -100,28 +101,41 @@ def tiny_chat_dir(tmp_path_factory) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>", unk_token="<unk>")
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>", unk_token="<unk>"
+    )
     fast.chat_template = (
-        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: ")
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
+    )
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(vocab), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=512,
-        pad_token_id=0, eos_token_id=1, bos_token_id=None)
+        vocab_size=len(vocab),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        pad_token_id=0,
+        eos_token_id=1,
+        bos_token_id=None,
+    )
     folder = tmp_path_factory.mktemp("chat") / "tiny-chat"
     LlamaForCausalLM(config).save_pretrained(str(folder))
     fast.save_pretrained(str(folder))
     return folder
 
 
-SCHEMA = {"type": "object", "properties": {"attribute": {"type": "string"},
-                                           "query": {"type": "string"}}}
+SCHEMA = {
+    "type": "object",
+    "properties": {"attribute": {"type": "string"}, "query": {"type": "string"}},
+}
 
 
 def test_a_model_in_this_process_fills_in_json_of_the_asked_form(tiny_chat_dir: Path):
     client = EmbeddedClient(tiny_chat_dir, batch=3, token_limit=12)
-    answers = client.complete_all([
-        ask(f"text {i}", str(i), schema=SCHEMA, temperature=0.9, seed=i) for i in range(5)])
+    answers = client.complete_all(
+        [ask(f"text {i}", str(i), schema=SCHEMA, temperature=0.9, seed=i) for i in range(5)]
+    )
     for answer in answers.values():
         assert set(answer_object(answer)) == {"attribute", "query"}
         assert answer.finish_reason == "stop"
@@ -131,17 +145,18 @@ def test_a_model_in_this_process_fills_in_json_of_the_asked_form(tiny_chat_dir: 
 def test_an_answer_of_a_batch_does_not_depend_on_its_neighbours_when_greedy(tiny_chat_dir: Path):
     texts = ["a", "somewhat longer text", "the longest text of them all, by far"]
     together = EmbeddedClient(tiny_chat_dir, batch=3, token_limit=8).complete_all(
-        [ask(t, t) for t in texts])
+        [ask(t, t) for t in texts]
+    )
     alone = EmbeddedClient(tiny_chat_dir, batch=1, token_limit=8).complete_all(
-        [ask(t, t) for t in texts])
+        [ask(t, t) for t in texts]
+    )
     assert [a.text for a in together.values()] == [a.text for a in alone.values()]
     assert {a.finish_reason for a in alone.values()} <= {"length", "stop"}
 
 
 def test_a_choice_is_one_of_those_offered_and_too_long_is_told(tiny_chat_dir: Path):
     client = EmbeddedClient(tiny_chat_dir, token_limit=8)
-    answers = client.complete_all([
-        ask("which?", "a", choices=["yes", "no"]), ask("x" * 5000, "b")])
+    answers = client.complete_all([ask("which?", "a", choices=["yes", "no"]), ask("x" * 5000, "b")])
     assert answers["a"].text in ("yes", "no")
     assert answers["b"].error_kind == "too-long"
 
@@ -157,10 +172,15 @@ def test_a_missing_model_is_told_with_the_command_that_installs_it(tmp_path, mon
         load_client("vllm", model="m")
 
 
-@pytest.mark.parametrize(("spec", "options", "message"), [
-    ("http://127.0.0.1:1/v1", {}, "--model"), ("gpt", {"model": "m"}, "not valid"),
-    ("batch:", {"model": "m"}, "folder"), ("hub", {}, "--model"),
-])
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("http://127.0.0.1:1/v1", {}, "--model"),
+        ("gpt", {"model": "m"}, "not valid"),
+        ("batch:", {"model": "m"}, "folder"),
+        ("hub", {}, "--model"),
+    ],
+)
 def test_an_incomplete_description_of_a_model_is_refused(spec, options, message):
     with pytest.raises(ObliqError, match=message):
         load_client(spec, **options)

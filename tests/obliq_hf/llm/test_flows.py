@@ -36,8 +36,9 @@ def echo(request):
 
 
 def test_each_flow_gets_its_own_answers_under_its_own_ids():
-    results = dict(run_flows(ScriptedClient(echo, batch=3),
-                             ((i, two_stages(f"t{i}")) for i in range(20))))
+    results = dict(
+        run_flows(ScriptedClient(echo, batch=3), ((i, two_stages(f"t{i}")) for i in range(20)))
+    )
     assert results == {i: f"B A t{i} | C A t{i}" for i in range(20)}
 
 
@@ -79,8 +80,12 @@ def test_the_second_stage_of_one_flow_does_not_wait_for_the_first_of_another():
 
     with ScriptedServer(script) as server, EndpointClient(server.url, model="m") as client:
         started = time.monotonic()
-        finished = [key for key, _ in run_flows(
-            client, [("slow", two_stages("slow")), ("quick", two_stages("quick"))])]
+        finished = [
+            key
+            for key, _ in run_flows(
+                client, [("slow", two_stages("slow")), ("quick", two_stages("quick"))]
+            )
+        ]
     assert finished == ["quick", "slow"]
     assert order.index("B A quick") < order.index("B A slow")
     assert time.monotonic() - started < 2

@@ -7,19 +7,22 @@ from hypothesis import strategies as st
 from obliq_hf.llm import ChatAnswer, ParseFailure, answer_object, parse_object, strip_thinking
 
 
-@pytest.mark.parametrize("text", [
-    '{"q": "x"}',
-    '```json\n{"q": "x"}\n```',
-    'Here is the JSON you asked for:\n```\n{"q": "x"}\n```\nHope this helps!',
-    'For {project}: {"q":"x"}',
-    '{"q": "x",}',
-    'Sure! {"q": "x", "tags": ["a", "b",],}',
-    '<think>a {"q": "draft"} here</think>{"q": "x"}',
-    '{"q": "draft"}</think>\n{"q": "x"}',
-    '{"q": "first try"} no, better: {"q": "x"}',
-    '{"other": 1} {"q": "x"} {"note": "done"}',
-    '\ufeff{"q": "x"}',
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"q": "x"}',
+        '```json\n{"q": "x"}\n```',
+        'Here is the JSON you asked for:\n```\n{"q": "x"}\n```\nHope this helps!',
+        'For {project}: {"q":"x"}',
+        '{"q": "x",}',
+        'Sure! {"q": "x", "tags": ["a", "b",],}',
+        '<think>a {"q": "draft"} here</think>{"q": "x"}',
+        '{"q": "draft"}</think>\n{"q": "x"}',
+        '{"q": "first try"} no, better: {"q": "x"}',
+        '{"other": 1} {"q": "x"} {"note": "done"}',
+        '\ufeff{"q": "x"}',
+    ],
+)
 def test_the_last_complete_object_with_the_field_is_taken(text):
     assert parse_object(text, ["q"])["q"] == "x"
 
@@ -32,51 +35,60 @@ def test_commas_before_brackets_inside_strings_survive_the_repair():
     assert parse_object('{"q": "a, } b,]", "r": "c",}', ["q"])["q"] == "a, } b,]"
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("I cannot help with that. Score: 5", "refused"),
-    ("I'm sorry, but I can't write this.", "refused"),
-    ("5", "no-object"),
-    ('["q", "x"]', "no-object"),
-    ('"q"', "no-object"),
-    ('{"query": "wh', "no-object"),
-    ("great!", "no-object"),
-    ("", "empty"),
-    ("<think>We need a query about", "empty"),
-    ('{"p": "x"}', "missing-field"),
-    ('{"q": 5}', "wrong-type"),
-    ('{"q": null}', "wrong-type"),
-    ('{"q": "  "}', "wrong-type"),
-    ("{" * 5000, "no-object"),
-    ('{"a":' * 3000 + "1" + "}" * 3000, "no-object"),
-])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("I cannot help with that. Score: 5", "refused"),
+        ("I'm sorry, but I can't write this.", "refused"),
+        ("5", "no-object"),
+        ('["q", "x"]', "no-object"),
+        ('"q"', "no-object"),
+        ('{"query": "wh', "no-object"),
+        ("great!", "no-object"),
+        ("", "empty"),
+        ("<think>We need a query about", "empty"),
+        ('{"p": "x"}', "missing-field"),
+        ('{"q": 5}', "wrong-type"),
+        ('{"q": null}', "wrong-type"),
+        ('{"q": "  "}', "wrong-type"),
+        ("{" * 5000, "no-object"),
+        ('{"a":' * 3000 + "1" + "}" * 3000, "no-object"),
+    ],
+)
 def test_what_is_no_object_fails_with_its_reason(text, reason):
     with pytest.raises(ParseFailure) as caught:
         parse_object(text, ["q"])
     assert caught.value.reason == reason
 
 
-@pytest.mark.parametrize(("answer", "reason"), [
-    (ChatAnswer("i", text="We need a query about", finish_reason="length"), "truncated"),
-    (ChatAnswer("i", text='{"q": "x"}', finish_reason="length"), "truncated"),
-    (ChatAnswer("i", text=None, thinking='{"q": "x"}', finish_reason="stop"), "empty"),
-    (ChatAnswer("i", text='{"q": "x"}', finish_reason="content_filter"), "refused"),
-    (ChatAnswer("i", error="http-500: broken"), "http-500"),
-])
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (ChatAnswer("i", text="We need a query about", finish_reason="length"), "truncated"),
+        (ChatAnswer("i", text='{"q": "x"}', finish_reason="length"), "truncated"),
+        (ChatAnswer("i", text=None, thinking='{"q": "x"}', finish_reason="stop"), "empty"),
+        (ChatAnswer("i", text='{"q": "x"}', finish_reason="content_filter"), "refused"),
+        (ChatAnswer("i", error="http-500: broken"), "http-500"),
+    ],
+)
 def test_an_answer_that_is_cut_empty_filtered_or_failed_is_never_taken(answer, reason):
     with pytest.raises(ParseFailure) as caught:
         answer_object(answer, ["q"])
     assert caught.value.reason == reason
 
 
-@pytest.mark.parametrize(("text", "answer", "thinking"), [
-    ("plain", "plain", None),
-    ("<think>a</think> b", "b", "a"),
-    ("a</think>b", "b", "a"),
-    ("<think>a</think><think>b</think>c", "c", "a\nb"),
-    ("<think>never closed", "", "never closed"),
-    ("<THINK>\na\n</THINK>\nb", "b", "a"),
-    ("x <think></think>", "x", None),
-])
+@pytest.mark.parametrize(
+    ("text", "answer", "thinking"),
+    [
+        ("plain", "plain", None),
+        ("<think>a</think> b", "b", "a"),
+        ("a</think>b", "b", "a"),
+        ("<think>a</think><think>b</think>c", "c", "a\nb"),
+        ("<think>never closed", "", "never closed"),
+        ("<THINK>\na\n</THINK>\nb", "b", "a"),
+        ("x <think></think>", "x", None),
+    ],
+)
 def test_thinking_is_parted_from_the_answer(text, answer, thinking):
     assert strip_thinking(text) == (answer, thinking)
 
