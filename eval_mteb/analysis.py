@@ -202,34 +202,47 @@ def shuffled_judgments(
 
 
 def gold_prior(
-    qrels: Qrels, *, excluded: Mapping[str, Sequence[str]] | None = None, depth: int = 1000
+    qrels: Qrels,
+    *,
+    excluded: Mapping[str, Sequence[str]] | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    depth: int = 1000,
 ) -> Run:
     """Rank, for each query, the documents that most *other* queries judge relevant.
 
     It never looks at the query: a system that does not beat it has learnt which documents are
-    popular, not what the query asks for.
+    popular, not what the query asks for. The queries are cut into folds and each is served with
+    the votes of the other folds. (Leaving out the query alone would put the documents that share
+    its attribute one vote behind all others of equal standing.)
 
     Args:
         qrels: The judgments.
         excluded: Query id -> documents it must not retrieve.
+        folds: Number of folds; as many as there are queries at most.
+        seed: Seed of the folds.
         depth: Documents per query.
 
     Returns:
         A run; ties go to the document id.
     """
-    total: Counter[str] = Counter()
-    for judged in qrels.values():
-        total.update({d: grade for d, grade in judged.items() if grade > 0})
-    ranking = sorted(total, key=lambda d: (-total[d], d))
-    run: Run = {}
+    queries = sorted(qrels)
+    order = np.random.default_rng(seed).permutation(len(queries))
+    fold_of = {queries[i]: place % max(1, folds) for place, i in enumerate(order.tolist())}
+    votes: dict[int, Counter[str]] = {fold: Counter() for fold in set(fold_of.values())}
     for query, judged in qrels.items():
+        relevant = [d for d, grade in judged.items() if grade > 0]
+        for fold, counter in votes.items():
+            if fold != fold_of[query]:
+                counter.update(relevant)
+    rankings = {
+        fold: sorted(counter, key=lambda d: (-counter[d], d)) for fold, counter in votes.items()
+    }
+    run: Run = {}
+    for query in qrels:
+        fold = fold_of[query]
         hidden = set((excluded or {}).get(query, ()))
-        votes = {
-            d: total[d] - max(judged.get(d, 0), 0)
-            for d in ranking
-            if d not in hidden and total[d] > max(judged.get(d, 0), 0)
-        }
-        order = sorted(votes, key=lambda d: (-votes[d], d))[:depth]
-        values = strictly_decreasing([float(votes[d]) for d in order])
-        run[query] = dict(zip(order, values, strict=True))
+        ranked = [d for d in rankings[fold] if d not in hidden][:depth]
+        values = strictly_decreasing([float(votes[fold][d]) for d in ranked])
+        run[query] = dict(zip(ranked, values, strict=True))
     return run

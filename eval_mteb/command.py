@@ -205,7 +205,8 @@ def evaluate_command(
                 name = "-".join(["fusion", *parts])
                 fused = fusion_system(out, mteb_task, parts, name=name)
                 folders.append(evaluate_system(fused, mteb_task, out, **settings))
-            mteb_task.unload_data()
+            if mteb_task.data_loaded:
+                mteb_task.unload_data()
     if not folders:
         raise ObliqError(f"{data}: no {' or '.join(judgments)} judgments to score with")
     return folders

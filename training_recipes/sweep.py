@@ -226,7 +226,10 @@ def sweep(
 
     Any setting of a recipe can follow and holds for all: --corpus.path FOLDER, --seed 14.
     """
-    chosen = variants(recipes, out, context.args)
+    # settings follow the recipes, and the command line's parser hands both over as one list
+    named = next((i for i, word in enumerate(recipes) if word.startswith("--")), len(recipes))
+    recipes, settings = recipes[:named], [*recipes[named:], *context.args]
+    chosen = variants(recipes, out, settings)
     if only is not None:
         wanted = [name.strip() for name in only.split(",") if name.strip()]
         known = {variant.name: variant for variant in chosen}
@@ -237,7 +240,7 @@ def sweep(
                 raise ObliqError(f"--only: no variant {name!r}{nearest(name, known)}")
         chosen = [variant for variant in chosen if variant.name in wanted]
     run_sweep(chosen, say=typer.echo)
-    every = variants(recipes, out, context.args)
+    every = variants(recipes, out, settings)
     done = {v.name: Path(v.recipe.out) for v in every if (Path(v.recipe.out) / "eval").is_dir()}
     result = gather(done)
     table = sweep_table(result)

@@ -201,4 +201,6 @@ class CardHeader:
 
 def _dump(value: Any, indent: int = 0) -> list[str]:
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000)
-    return [" " * indent + line if line else line for line in text.splitlines()]
+    if any(mark in text for mark in "\x85\u2028\u2029"):  # YAML reads them as line ends
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False, width=1000)
+    return [" " * indent + line if line else line for line in text.removesuffix("\n").split("\n")]

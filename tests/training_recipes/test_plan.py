@@ -75,7 +75,14 @@ def test_what_saves_memory_or_time_shows(tmp_path):
 
 
 def test_a_recipe_whose_corpus_is_unknown_says_so(tiny_model_dir: Path, tmp_path, capsys):
-    words = ["--base", str(tiny_model_dir), "--out", str(tmp_path / "r"), "--graph.dose", "null"]
+    words = [
+        "--training.base",
+        str(tiny_model_dir),
+        "--out",
+        str(tmp_path / "r"),
+        "--graph.dose",
+        "null",
+    ]
     plan = plan_recipe(load_recipe("quickstart", words), device="cpu")
     assert plan.steps is None
     text = shown(plan)
@@ -95,7 +102,15 @@ def test_devices_are_named_alone_or_several_of_a_kind():
 def test_a_base_that_cannot_be_had_and_a_device_without_a_dry_run_are_told(capsys, tmp_path):
     assert cli.main(["run", "quickstart", "--device", "h100"]) == 1
     assert "--dry-run" in capsys.readouterr().err
-    words = ["run", "quickstart", "--dry-run", "--base", "nobody/nothing", "--out", str(tmp_path)]
+    words = [
+        "run",
+        "quickstart",
+        "--dry-run",
+        "--training.base",
+        "nobody/nothing",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(words) == 1
     assert "config.json cannot be read" in capsys.readouterr().err
     words = ["run", "quickstart", "--dry-run", "--lora", "{targets: [q_proj]}"]

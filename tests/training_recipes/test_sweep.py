@@ -27,7 +27,7 @@ corpus: {{source: bench, group_fields: {{congress: hearing, writing: work}}}}
 queries: {{source: path, tasks: [congress]}}
 graph: {{task: writing, k: 2, dose: 24, selection: random}}
 negatives: {{queries: 2, first_rank: 1, last_rank: 20}}
-training: {{base: {base}, max_length: 64, learning_rate: 1.0e-3, batch_size: 8, save_steps: 50}}
+training: {{base: {base}, max_length: 120, learning_rate: 1.0e-3, batch_size: 8, save_steps: 50}}
 evaluation: {{systems: [bm25, student], depth: 20}}
 """
 SHIPPED = Path(load_recipe.__code__.co_filename).parent
