@@ -132,8 +132,10 @@ def launch(arguments: Sequence[str], processes: int) -> None:
     check_devices(processes)
     import torch
 
+    # what another launcher has left in the environment must not decide who is first here
+    foreign = ("ACCELERATE_", "TORCHELASTIC_", "PMI_", "OMPI_", "MV2_", "FSDP_", "CCL_")
     environment = {
-        **os.environ,
+        **{key: value for key, value in os.environ.items() if not key.startswith(foreign)},
         "WORLD_SIZE": str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": "127.0.0.1",
