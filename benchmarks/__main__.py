@@ -9,6 +9,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -54,6 +55,7 @@ def main(words: Sequence[str]) -> int:
     unknown = [name for name in chosen if name not in MODULES]
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(MODULES)}")
+    os.environ.update(TQDM_DISABLE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_OFFLINE="1")
     rows: list[Row] = []
     notes: list[str] = []
     started = time.perf_counter()

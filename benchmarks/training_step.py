@@ -61,6 +61,7 @@ def _mixture(folder: Path, rows: int, negatives: int) -> Path:
         "anchor_id": [f"q{i}" for i in range(rows)],
         "positive_id": [f"p{i}" for i in range(rows)],
         "negative_ids": [[f"n{i}-{j}" for j in range(negatives)] for i in range(rows)],
+        "negative_groups": [[None] * negatives for _ in range(rows)],
         "anchor_group": [None] * rows,
         "positive_group": [None] * rows,
         "blocked_ids": [[f"p{i}"] for i in range(rows)],

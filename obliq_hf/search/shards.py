@@ -255,8 +255,14 @@ class Shard:
 
     def stored(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The stored vectors of single rows, float32."""
-        taken = self.vectors[rows].astype(np.float32)
-        return taken if self.scales is None else taken * self.scales[rows, None]
+        taken = np.empty((len(rows), self.vectors.shape[1]), dtype=np.float32)
+        if self.storage == "float16":
+            cast_half(self.vectors[rows], taken)
+        elif self.scales is not None:
+            np.multiply(self.vectors[rows], self.scales[rows, None], out=taken)
+        else:
+            taken[:] = self.vectors[rows]
+        return taken
 
     def best(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The full vectors of single rows where they are kept, else the stored ones."""
