@@ -44,7 +44,8 @@ class Workers:
         """The processes that a launcher (``accelerate launch``, :func:`launch`) has started.
 
         Raises:
-            ObliqError: More processes on this machine than it has GPUs.
+            ObliqError: More processes on this machine than it has GPUs, or processes that do not
+                know of each other.
         """
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
@@ -55,7 +56,15 @@ class Workers:
             raise ObliqError(
                 'several processes need accelerate; run: pip install "obliq-hf[train]"'
             ) from error
-        state = PartialState(timeout=_LONGEST_WAIT)
+        import torch
+
+        cpu = _on_cpu() or not torch.cuda.is_available()  # Accelerate does not look by itself
+        state = PartialState(cpu=cpu, timeout=_LONGEST_WAIT)
+        if state.num_processes != int(os.environ["WORLD_SIZE"]):
+            raise ObliqError(
+                f"{os.environ['WORLD_SIZE']} processes were started, but Accelerate knows of "
+                f"{state.num_processes}; each would encode everything"
+            )
         return cls(state.process_index, state.num_processes, str(state.device))
 
     @property

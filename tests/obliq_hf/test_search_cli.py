@@ -114,7 +114,6 @@ def other(tiny_model_dir: Path, tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
-@pytest.mark.slow
 def test_two_processes_encode_every_row_once_and_in_order(model, corpus, index, tmp_path):
     assert encode(model, corpus, tmp_path / "two", "--shard-rows", "3", "--processes", "2") == 0
     alone, two = VectorIndex(index), VectorIndex(tmp_path / "two")
