@@ -229,7 +229,11 @@ class TrainingConfig:
         metadata=about("dropout of the encoder; null for the base's own", min=0, max=0.95),
     )
     loss: Literal["plain", "cached"] = field(
-        default="plain", metadata=about("cached bounds memory at large batches")
+        default="plain",
+        metadata=about(
+            "cached bounds memory at large batches; gradient accumulation, which would not add "
+            "negatives, is not offered"
+        ),
     )
     mini_batch_size: int = field(
         default=32, metadata=about("rows per forward pass of the cached loss", min=1)

@@ -171,7 +171,7 @@ def test_accelerate_launches_the_recipe_on_two_processes(
 ) -> None:
     mixture = write_mixture(tmp_path / "out" / "mixture", ("g", "graph", 40, 1))
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(DDP)]
-    done = command_line(tiny_model_dir, tmp_path, *launcher, "--cpu", "--num_processes", "2")
+    done = command_line(tiny_model_dir, tmp_path, *launcher, "--num_processes", "2")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("steps: 4") == 1
     report = json.loads((tmp_path / "out" / "training.json").read_text())
