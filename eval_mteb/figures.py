@@ -59,17 +59,26 @@ def metric_label(metric: str) -> str:
     return f"{words.get(name, name)}@{k}" if name else metric
 
 
-def _figure(width: float, height: float, columns: int) -> tuple[Figure, list[Any]]:
+_COLUMNS = 3
+
+
+def _figure(width: float, height: float, panels: int) -> tuple[Figure, list[Any]]:
+    """A figure with a panel a task, at most three in a row; sizes are of one panel."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=140, layout="constrained")
+    panels = max(panels, 1)
+    columns = min(panels, _COLUMNS)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(width * columns, height * rows), dpi=140, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, columns, squeeze=False)[0]
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=9)
-    return figure, list(axes)
+    for unused in axes[panels:]:
+        unused.set_visible(False)
+    return figure, list(axes[:panels])
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -104,8 +113,7 @@ def draw_scores(report: dict[str, Any], systems: list[str], metric: str) -> Figu
         The figure.
     """
     tasks = list(report["systems"])
-    width = max(4.2, 1.0 + 0.62 * len(systems)) * len(tasks)
-    figure, axes = _figure(min(width, 22), 3.6, len(tasks))
+    figure, axes = _figure(max(4.2, 1.0 + 0.62 * len(systems)), 3.6, len(tasks))
     for axis, task in zip(axes, tasks, strict=True):
         shown = [s for s in systems if s in report["systems"][task]]
         means = [report["systems"][task][s][metric] for s in shown]
@@ -131,7 +139,7 @@ def draw_scores(report: dict[str, Any], systems: list[str], metric: str) -> Figu
             )
         axis.set_ylim(0, 1.14 * top)
         names = [LABELS.get(s, s) for s in shown]
-        slanted = sum(map(len, names)) > 42
+        slanted = sum(map(len, names)) > 34 or max(map(len, names), default=0) > 11
         axis.set_xticks(
             range(len(shown)),
             names,
@@ -159,7 +167,7 @@ def draw_depth(
     Returns:
         The figure.
     """
-    figure, axes = _figure(min(4.6 * len(results), 22), 3.6, len(results))
+    figure, axes = _figure(4.6, 3.6, len(results))
     pattern = re.compile(rf"{measure}_at_(\d+)$")
     for axis, (key, task) in zip(axes, results.items(), strict=True):
         for i, name in enumerate(s for s in systems if s in task.systems):
@@ -191,10 +199,9 @@ def draw_depth(
 def draw_gains(report: dict[str, Any], pairs: list[tuple[str, str]]) -> Figure:
     """Queries helped and hurt by a against b: bars to the right and to the left, per task."""
     tasks = list(report["analysis"])
-    figure, axes = _figure(
-        min(4.8 * max(len(tasks), 1), 22), 0.5 * len(pairs) + 1.7, len(tasks) or 1
-    )
-    for axis, task in zip(axes, tasks, strict=False):
+    figure, axes = _figure(4.8, 0.5 * len(pairs) + 1.3, len(tasks))
+    beside: list[str] = []
+    for position, (axis, task) in enumerate(zip(axes, tasks, strict=False)):
         found = report["analysis"][task]["gains"]
         names = [f"{a} − {b}" for a, b in pairs if f"{a} − {b}" in found]
         rows = range(len(names))
@@ -203,19 +210,23 @@ def draw_gains(report: dict[str, Any], pairs: list[tuple[str, str]]) -> Figure:
             bars = axis.barh(rows, [sign * c for c in counts], color=colour, label=key)
             axis.bar_label(bars, [str(c) if c else "" for c in counts], padding=3, fontsize=8)
         axis.axvline(0, color="#333333", linewidth=0.8)
-        axis.set_yticks(rows, names, fontsize=8.5)
+        shown = [""] * len(names) if position % _COLUMNS and names == beside else names
+        beside = names
+        axis.set_yticks(rows, shown, fontsize=8.5)
+        axis.tick_params(axis="y", length=0)
+        axis.spines["left"].set_visible(False)
         axis.invert_yaxis()
-        axis.margins(x=0.16)
+        axis.margins(x=0.2)
         axis.set_xticks([])
         axis.spines["bottom"].set_visible(False)
-        axis.set_title(f"{task}: queries hurt and helped, nDCG@10", fontsize=10)
+        axis.set_title(f"{task}: hurt and helped, nDCG@10", fontsize=10)
     return figure
 
 
 def draw_scatter(results: dict[str, TaskResults], pair: tuple[str, str]) -> Figure:
     """nDCG@10 of every query under b and under a; points above the diagonal gained."""
     shown = {k: t for k, t in results.items() if set(pair) <= set(t.systems)}
-    figure, axes = _figure(min(3.9 * max(len(shown), 1), 22), 4.2, len(shown) or 1)
+    figure, axes = _figure(3.9, 4.1, len(shown))
     a, b = pair
     for axis, (key, task) in zip(axes, shown.items(), strict=False):
         left, right = (task.systems[n].scores("ndcg_at_10") for n in (b, a))

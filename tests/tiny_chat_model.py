@@ -49,13 +49,9 @@ def make_tiny_chat_model(folder: Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def vllm_server(python: str, model: Path, log: Path, *, name: str = "tiny") -> Iterator[str]:
-    """Start vLLM's server on a free port and give its address; stopped afterwards."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    environment = {
+def vllm_environment() -> dict[str, str]:
+    """The variables under which vLLM runs offline, with a small cache, on a CPU."""
+    return {
         **os.environ,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "HF_HUB_OFFLINE": "1",
@@ -63,6 +59,14 @@ def vllm_server(python: str, model: Path, log: Path, *, name: str = "tiny") -> I
         "DO_NOT_TRACK": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
+
+
+@contextlib.contextmanager
+def vllm_server(python: str, model: Path, log: Path, *, name: str = "tiny") -> Iterator[str]:
+    """Start vLLM's server on a free port and give its address; stopped afterwards."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(
             [
@@ -72,7 +76,7 @@ def vllm_server(python: str, model: Path, log: Path, *, name: str = "tiny") -> I
             ],
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=vllm_environment(),
         )
     url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 900

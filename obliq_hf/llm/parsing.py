@@ -36,6 +36,8 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _LONGEST = 200_000
+_MOST_STEPS = 1_000_000
+"""Characters looked at in search of objects, so that nested braces cost no quadratic time."""
 
 
 class ParseFailure(ObliqError):
@@ -149,10 +151,10 @@ def _objects(text: str) -> list[dict[str, Any]]:
     """Every outermost complete `{...}` of the text that reads as an object, in order."""
     found: list[dict[str, Any]] = []
     position = text.find("{")
-    tries = 0
-    while position >= 0 and tries < 200:
-        tries += 1
+    steps = 0
+    while position >= 0 and steps < _MOST_STEPS:
         end = _closing(text, position)
+        steps += (len(text) if end is None else end + 1) - position
         value = None if end is None else _tolerant(text[position : end + 1])
         if isinstance(value, dict) and end is not None:
             found.append(value)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
+from tiny_chat_model import make_tiny_chat_model, vllm_environment, vllm_server
 
 from dataset_builders.query_flow import Sampling
 from dataset_builders.synthetic_queries import NegativeSettings, synthesize
@@ -44,98 +41,21 @@ forms: {one: {characters: [1, 100000], length: short, checks: {names: false, lin
 
 
 @pytest.fixture(scope="module")
-def tiny_qwen_dir(tmp_path_factory) -> Path:
-    """A random 2-layer Qwen2 over bytes, with a chat template."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-
-    vocab = {"<pad>": 0, "<end>": 1}
-    vocab.update({b: i for i, b in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()), 2)})
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>")
-    fast.chat_template = (
-        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
-    )
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(vocab),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    folder = tmp_path_factory.mktemp("vllm") / "tiny-qwen"
-    Qwen2ForCausalLM(config).save_pretrained(str(folder))
-    fast.save_pretrained(str(folder))
-    return folder
+def model_dir(tmp_path_factory) -> Path:
+    return make_tiny_chat_model(tmp_path_factory.mktemp("vllm") / "tiny")
 
 
 @pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
+def python() -> str:
     if not PYTHON:
         pytest.skip("OBLIQ_VLLM_PYTHON does not name a Python with vLLM")
-    return {
-        **os.environ,
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    }
+    return PYTHON
 
 
 @pytest.fixture(scope="module")
-def server(tiny_qwen_dir: Path, environment, tmp_path_factory):
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    log = tmp_path_factory.mktemp("log") / "server.log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [
-                PYTHON,
-                "-m",
-                "vllm.entrypoints.openai.api_server",
-                "--model",
-                str(tiny_qwen_dir),
-                "--served-model-name",
-                "tiny",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-                "--max-model-len",
-                "4096",
-                "--dtype",
-                "float32",
-                "--enforce-eager",
-            ],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=environment,
-        )
-    url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 900
-    while True:
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=5).close()
-            break
-        except (urllib.error.URLError, OSError):
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                pytest.fail("vLLM did not start:\n" + log.read_text()[-3000:])
-            time.sleep(1)
-    yield f"{url}/v1"
-    process.terminate()
-    process.wait(timeout=60)
+def server(python: str, model_dir: Path, tmp_path_factory):
+    with vllm_server(python, model_dir, tmp_path_factory.mktemp("log") / "server.log") as url:
+        yield url
 
 
 def corpus_of(count: int) -> Corpus:
@@ -214,7 +134,7 @@ def test_an_over_long_prompt_fails_alone_at_the_real_server(server: str):
         answers = client.complete_all(
             [
                 ChatRequest(id=name, messages=[{"role": "user", "content": text}], max_tokens=5)
-                for name, text in (("a", "short"), ("b", "x" * 20_000), ("c", "short too"))
+                for name, text in (("a", "short"), ("b", "x" * 40_000), ("c", "short too"))
             ]
         )
     assert answers["b"].error_kind == "too-long"
@@ -242,17 +162,17 @@ if __name__ == "__main__":
 
 
 def test_the_offline_engine_answers_and_fails_the_long_prompt_alone(
-    tiny_qwen_dir: Path, environment, tmp_path: Path
+    python: str, model_dir: Path, tmp_path: Path
 ):
     script = tmp_path / "offline.py"
     script.write_text(OFFLINE)
     done = subprocess.run(
-        [PYTHON, str(script), str(tiny_qwen_dir), json.dumps(SCHEMA)],
+        [python, str(script), str(model_dir), json.dumps(SCHEMA)],
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env={**vllm_environment(), "PYTHONPATH": str(ROOT)},
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
     assert lines, done.stdout[-2000:] + done.stderr[-3000:]
