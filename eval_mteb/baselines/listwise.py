@@ -1,7 +1,8 @@
 """Ordering a handful of documents with one call, for the baselines that need it.
 
-An order is always a permutation of what was offered: numbers that were not offered and repeated
-ones are passed over, missing ones follow in the order given, and each of these is counted.
+An order is always a permutation of what was offered: answers are read by
+:func:`obliq_hf.reranking.parse_ranking`, documents that one leaves out follow in the order given, and
+every fault is counted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from eval_mteb.baselines.prompts import cut, load_prompt, task_words
-from obliq_hf.llm import ParseFailure, answer_object, run_flows
+from obliq_hf.llm import run_flows
+from obliq_hf.reranking.parser import parse_ranking
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -93,34 +95,18 @@ class LLMOrder:
             notes=f"Notes on the query: {notes}" if notes else "",
             **task_words(self.task),
         )
-        answers = yield [request]
-        try:
-            order = answer_object(answers["order"]).get("order")
-        except ParseFailure as failure:
-            self.counts[failure.reason] += 1
+        answer = (yield [request])["order"]
+        if answer.error is not None:
+            self.counts[answer.error_kind or "error"] += 1
             return ids
-        return self._permutation(order, ids)
-
-    def _permutation(self, order: object, ids: list[str]) -> list[str]:
-        if not isinstance(order, list):
-            self.counts["wrong-type"] += 1
-            return ids
-        chosen: dict[str, None] = {}
-        for number in order:
-            if isinstance(number, str) and number.strip().isdigit():
-                number = int(number)
-            if isinstance(number, bool) or not isinstance(number, int):
-                self.counts["not a number"] += 1
-            elif not 1 <= number <= len(ids):
-                self.counts["not offered"] += 1
-            elif ids[number - 1] in chosen:
-                self.counts["repeated"] += 1
-            else:
-                chosen[ids[number - 1]] = None
-        if len(chosen) < len(ids):
-            self.counts["missing"] += len(ids) - len(chosen)
-        else:
-            self.counts["complete"] += 1
+        parsed = parse_ranking(
+            answer.text,
+            offered=len(ids),
+            cut=answer.truncated,
+            declined=answer.finish_reason == "content_filter",
+        )
+        self.counts.update(parsed.faults or ("complete",))
+        chosen = dict.fromkeys(ids[i] for i in parsed.order)
         return [*chosen, *(i for i in ids if i not in chosen)]
 
 

@@ -148,11 +148,11 @@ def test_an_agent_whose_calls_all_fail_is_the_first_stage(folder, writing, tmp_p
     ("answer", "expected", "counted"),
     [
         ('{"order": [3, 1, 2]}', "cab", "complete"),
-        ('{"order": [3]}', "cab", "missing"),
-        ('{"order": [9, 2, 2, 1]}', "bac", "not offered"),
-        ('{"order": [true, "2", 1.5]}', "bac", "not a number"),
-        ('{"order": "3 > 1"}', "abc", "wrong-type"),
-        ("The best is [3], for query 2019.", "abc", "no-object"),
+        ('{"order": [3]}', "cab", "short"),
+        ('{"order": [9, 2, 2, 1]}', "bac", "out-of-range"),
+        ('{"order": [true, "2", 1.5]}', "abc", "unreadable"),
+        ('{"order": "3 > 1"}', "cab", "short"),
+        ("The best is [3], for query 2019.", "abc", "unreadable"),
     ],
 )
 def test_an_order_is_a_permutation_whatever_the_model_says(writing, answer, expected, counted):
