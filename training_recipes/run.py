@@ -54,10 +54,6 @@ class RecipeRun(RunSteps):
                 )
         if recipe.queries.source != "none" and not recipe.queries.tasks:
             raise ObliqError("queries.tasks: name the tasks that the training queries are for")
-        if recipe.queries.source == "llm" and recipe.llm.endpoint is None:
-            raise ObliqError(
-                "llm.endpoint: source 'llm' needs the address of a server, or 'embedded'"
-            )
         if recipe.queries.source == "path" and recipe.queries.path is None:
             raise ObliqError("queries.path: source 'path' needs the file of the queries")
         check_rows(recipe, names)
@@ -145,6 +141,7 @@ class RecipeRun(RunSteps):
                     self.build_queries,
                     "collecting the training queries",
                     scratch=("synthesis",),
+                    check=self.check_queries,
                 )
             )
         if self.teacher_needed:

@@ -41,6 +41,7 @@ class Stage:
             the same config and inputs has left, and go on from them.
         about: A few words for the progress line.
         scratch: Further files and folders that it may leave while it is unfinished.
+        check: Raises where it cannot run; called before any stage of a run that reaches it.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Stage:
     run: Callable[[], None]
     about: str = ""
     scratch: tuple[str, ...] = ()
+    check: Callable[[], None] | None = None
 
 
 @contextlib.contextmanager
@@ -138,6 +140,17 @@ class StageRunner:
                 after.append(other)
         return after
 
+    def ahead(self, *, until: str | None = None) -> list[Stage]:
+        """The stages that :meth:`run` would run: unfinished ones, and all that build on them."""
+        ahead: list[Stage] = []
+        for stage in self.stages:
+            waits = {other.name for other in ahead} & set(stage.inputs)
+            if waits or not self.finished(stage):
+                ahead.append(stage)
+            if stage.name == until:
+                break
+        return ahead
+
     def run(self, *, until: str | None = None) -> list[str]:
         """Run what is not finished.
 
@@ -146,10 +159,16 @@ class StageRunner:
 
         Returns:
             Names of the stages that ran.
+
+        Raises:
+            ObliqError: There is no such stage, or one that would run says that it cannot.
         """
         names = [stage.name for stage in self.stages]
         if until is not None and until not in names:
             raise ObliqError(f"no stage {until!r}; stages: {', '.join(names)}")
+        for stage in self.ahead(until=until):
+            if stage.check is not None:
+                stage.check()
         (self.folder / "stages").mkdir(parents=True, exist_ok=True)
         for leftover in [*self.folder.glob(".*.tmp"), *self.folder.glob(".*.old")]:
             _remove(leftover)

@@ -102,6 +102,22 @@ class RunSteps:
                 where=config.other_where or None,
             )
 
+    def check_queries(self) -> None:
+        """Check that the language model can be asked, where the queries are to come from one.
+
+        Raises:
+            ObliqError: No endpoint, or the variable of its key is not set.
+        """
+        llm = self.recipe.llm
+        if self.recipe.queries.source != "llm":
+            return
+        if llm.endpoint is None:
+            raise ObliqError(
+                "llm.endpoint: source 'llm' needs the address of a server, or 'embedded'"
+            )
+        if llm.api_key_env is not None and not os.environ.get(llm.api_key_env):
+            raise ObliqError(f"llm.api_key_env: the variable {llm.api_key_env} is not set")
+
     def build_queries(self) -> None:
         """Write ``queries/<task>.jsonl``, training queries with the passages they ask for."""
         config, corpus = self.recipe.queries, self.corpus()
@@ -130,8 +146,6 @@ class RunSteps:
         config, llm = self.recipe.queries, self.recipe.llm
         assert llm.endpoint is not None
         key = None if llm.api_key_env is None else os.environ.get(llm.api_key_env)
-        if llm.api_key_env is not None and not key:
-            raise ObliqError(f"llm.api_key_env: the variable {llm.api_key_env} is not set")
         task = next(task for task in self.tasks if task.name == name)
         embedded = llm.endpoint.startswith("embedded")
         place = self.folder / "synthesis"

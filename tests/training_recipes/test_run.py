@@ -180,6 +180,34 @@ def test_a_model_trained_by_its_own_command_is_found_by_the_run(finished, recipe
     assert (weights.stat().st_mtime_ns, weights.read_bytes()) == before
 
 
+def test_queries_that_a_language_model_has_written_are_trained_on_without_it(
+    recipe_file, tmp_path, monkeypatch, capsys
+):
+    from obliq_hf.cli import main
+
+    out = tmp_path / "written"
+    words = [str(recipe_file), "--out", str(out), "--queries.source", "llm", "--queries.path"]
+    words += ["null", "--graph.task", "null", "--evaluation.systems", "[base, student]"]
+    assert main(["run", *words]) == 1
+    assert "llm.endpoint: source 'llm' needs" in capsys.readouterr().err
+    assert not (out / "corpus").exists()
+    keyed = ["--llm.endpoint", "http://127.0.0.1:1/v1", "--llm.api_key_env", "OBLIQ_NO_SUCH_KEY"]
+    assert main(["run", *words, *keyed]) == 1
+    assert "OBLIQ_NO_SUCH_KEY is not set" in capsys.readouterr().err
+    assert not (out / "corpus").exists()
+
+    rows = (recipe_file.parent / "source" / "echo.jsonl").read_text(encoding="utf-8").splitlines()
+    monkeypatch.setattr(
+        "training_recipes.steps.RunSteps._synthesize",
+        lambda self, name, corpus: [json.loads(row) for row in rows],
+    )
+    assert main(["run", *words, "--until", "mixture", *keyed[:2]]) == 0
+    monkeypatch.undo()
+    assert main(["train", *words]) == 0
+    assert main(["run", *words]) == 0
+    assert load(out)["systems"]["echo"]["student"]
+
+
 def test_another_base_of_the_same_name_is_trained_anew(
     finished, recipe_file, tmp_path, tiny_model_dir
 ):

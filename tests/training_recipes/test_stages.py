@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,32 @@ def test_old_results_are_never_joined_to_new_inputs_after_an_interruption(tmp_pa
     shutil.rmtree(tmp_path / "graph")
     build(tmp_path, []).run(until="graph")
     assert build(tmp_path, []).run() == ["train"]
+
+
+@pytest.mark.parametrize("state", ["fresh", "no input", "finished", "not reached"])
+def test_what_a_stage_needs_is_asked_for_before_any_stage_and_only_when_it_will_run(
+    tmp_path, state
+):
+    def refuse():
+        raise ObliqError("queries need a server")
+
+    if state != "fresh":
+        build(tmp_path, []).run()
+    if state != "finished":
+        shutil.rmtree(tmp_path / "corpus", ignore_errors=True)
+    log: list[str] = []
+    runner = build(tmp_path, log)
+    runner.stages = [
+        replace(stage, check=refuse) if stage.name == "queries" else stage
+        for stage in runner.stages
+    ]
+    until = "graph" if state == "not reached" else None
+    if state in {"fresh", "no input"}:
+        with pytest.raises(ObliqError, match="need a server"):
+            runner.run()
+        assert log == []
+    else:
+        assert runner.run(until=until) == ([] if state == "finished" else ["corpus", "graph"])
 
 
 def test_stages_out_of_order_are_refused(tmp_path):
