@@ -5,9 +5,12 @@ r"""One parser for rankings: which of the offered documents an answer names, and
 
 An identifier counts where it is written as one: in brackets, after a word such as "document", in a
 JSON list, in a chain with ``>``, or where the whole answer is nothing but numbers. Other numbers
-are never read. Of several lists in one answer the last that is as long as asked for is taken, else
-the longest, a mere enumeration of all documents in the order offered last of all. Scores beside
-identifiers are not read: the order of mention is the ranking.
+are never read. Of several lists in one answer a JSON object with a ranking goes first; then a list
+that stands by itself (alone on its lines, after words such as "ranking:" or "final answer:", or one
+identifier a line out of the order offered); then one inside a sentence or a mere enumeration of all
+documents. Among equals the last that is as long as asked for is taken, else the longest. A list of
+what was not chosen is none. Scores beside identifiers are not read: the order of mention is the
+ranking.
 
 Faults, of which one answer can have several:
 
@@ -28,7 +31,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from obliq_hf.llm.parsing import strip_thinking
@@ -65,6 +69,21 @@ _GAP = re.compile(
 _LEAD = re.compile(
     r"[ \t]*(?:[-*•+][ \t]+)?(?:(?:rank[ \t]*)?#?[0-9]{1,3}[.):][ \t]*)?[*_`\"'(]*", re.IGNORECASE
 )
+_ANNOUNCES = re.compile(
+    r"\b(?:rank\w*|final|answer|order|selection|choices?|chosen|selected)\b[^:\n]{0,60}:"
+    r"[\s*_`\"'(\[{]*$",
+    re.IGNORECASE,
+)
+_DISMISSES = re.compile(
+    rf"(?:\b(?:not|never)\s+(?:\w+\s+)?(?:chosen|selected|included|ranked|picked|relevant)"
+    rf"|\b(?:unchosen|unselected|unranked|irrelevant|reject\w*|exclud\w*|omit\w*|discard\w*"
+    rf"|dropp\w*|dismiss\w*|le(?:ft|ave|aving)\s+out)"
+    rf"|^\W*(?:the\s+)?(?:rest|others?|remaining)\b)"
+    rf"(?:[^.:!?\n]{{0,60}}:|\s+(?:are|were|the|both|{_LABEL}s?))*[\s*_`\"'(\[]*$",
+    re.IGNORECASE,
+)
+_BEFORE = 160
+"""Characters before a list that can announce it."""
 _AS_ASKED = re.compile(r"\[[0-9]{1,9}\](?: ?> ?\[[0-9]{1,9}\])*")
 _NOTHING_ELSE = re.compile(r"[0-9]{1,9}(?:[\s,;>]+(?:and\s+)?[0-9]{1,9})*")
 _OPEN_LIST = re.compile(r"\[\s*((?:\"?[0-9]{1,9}\"?\s*,\s*)+)[^\]\[]*$")
@@ -114,6 +133,8 @@ class _Chain:
     """One identifier a line, with other words in between."""
     sure: bool = False
     """Written in a form that only a ranking has."""
+    place: int = 0
+    """2 for a JSON object with a ranking, 1 for a list that stands by itself, 0 for any other."""
 
 
 def parse_ranking(
@@ -148,7 +169,7 @@ def parse_ranking(
     if not answer:
         faults.add("refused" if declined else "empty")
         return ParsedRanking((), _sorted(faults))
-    chain = _choose(_chains(answer, cut), offered, wanted, answer)
+    chain = _choose(_chains(answer, cut), offered, wanted)
     if chain is None:
         refused = declined or _REFUSAL.search(answer[:600]) is not None
         faults.add("refused" if refused else "unreadable")
@@ -194,9 +215,10 @@ def _chains(answer: str, cut: bool) -> list[_Chain]:
     found = [*_json_chains(answer)] if "{" in answer or '"' in answer else []
     if cut and (rest := _OPEN_LIST.search(answer)):
         numbers = [int(n) for n in re.findall(r"[0-9]+", rest.group(1))]
-        found.append(_Chain(tuple(numbers), rest.start(), len(answer), sure=True))
+        found.append(_Chain(tuple(numbers), rest.start(), len(answer), sure=True, place=1))
     tight = _tight_chains(answer, cut)
-    return [*found, *tight, *_line_lists(answer, tight)]
+    found = [*found, *(c for c in tight if not _announced(answer, c, _DISMISSES))]
+    return _placed([*found, *_line_lists(answer, tight)], answer)
 
 
 def _tight_chains(answer: str, cut: bool) -> list[_Chain]:
@@ -224,18 +246,52 @@ def _tight_chains(answer: str, cut: bool) -> list[_Chain]:
 
 
 def _assured(chain: _Chain, answer: str) -> _Chain:
-    """Also sure: alone on its line, announced with a colon, or several that end a line."""
-    if chain.sure:
-        return chain
-    begin = answer.rfind("\n", 0, chain.start) + 1
+    """Alone on its lines: stands by itself; announced or several that end a line: also sure."""
+    before = _before(answer, chain)
     stop = answer.find("\n", chain.end)
-    before = answer[begin : chain.start]
-    after = answer[chain.end : stop if stop >= 0 else len(answer)]
-    leads = _LEAD.fullmatch(before) or _GAP.fullmatch(before)
+    if _GAP.fullmatch(answer, chain.end, stop if stop >= 0 else len(answer)) is None:
+        return chain
+    if _LEAD.fullmatch(before) or _GAP.fullmatch(before):
+        return replace(chain, sure=True, place=1)
     announced = before.rstrip(" *_`\"'").endswith(":")
-    if (leads or announced or len(chain.numbers) > 1) and _GAP.fullmatch(after):
-        return _Chain(chain.numbers, chain.start, chain.end, sure=True)
-    return chain
+    return replace(chain, sure=chain.sure or announced or len(chain.numbers) > 1)
+
+
+def _before(answer: str, chain: _Chain) -> str:
+    """What stands before a list on its line."""
+    begin = answer.rfind("\n", 0, chain.start) + 1
+    return answer[max(begin, chain.start - _BEFORE) : chain.start]
+
+
+def _announced(answer: str, chain: _Chain, words: re.Pattern[str]) -> bool:
+    """Whether such words lead to a list, on its line or on the one above."""
+    before = _before(answer, chain)
+    if _LEAD.fullmatch(before):
+        above = answer[max(0, chain.start - _BEFORE) : chain.start - len(before)].rstrip()
+        before = above.rpartition("\n")[2]
+        if not before.rstrip("*_`\"' ").endswith(":"):
+            return False
+    return words.search(before) is not None
+
+
+def _placed(chains: list[_Chain], answer: str) -> list[_Chain]:
+    """The lists with their places.
+
+    Several identifiers that each stand alone are the headings of an analysis, and lines in rising
+    order its subjects: neither stands by itself.
+    """
+    announced = [not c.place and _announced(answer, c, _ANNOUNCES) for c in chains]
+    headings = sum(len(c.numbers) == 1 and c.place == 1 for c in chains) > 1
+    placed = []
+    for chain, leads in zip(chains, announced, strict=True):
+        place = chain.place
+        rising = all(a < b for a, b in pairwise(chain.numbers))
+        if leads or (chain.loose and not rising):
+            place = 1
+        elif place == 1 and headings and len(chain.numbers) == 1:
+            place = 0
+        placed.append(replace(chain, place=place, sure=chain.sure or place > 0))
+    return placed
 
 
 def _line_lists(answer: str, tight: list[_Chain]) -> list[_Chain]:
@@ -281,7 +337,8 @@ def _json_chains(answer: str) -> list[_Chain]:
             continue
         numbers = _listed(value)
         if numbers and (isinstance(value, dict) or len(numbers) > 1):
-            found.append(_Chain(tuple(numbers), start, end, sure=True))
+            known = isinstance(value, dict) and any(key in value for key in _LIST_KEYS)
+            found.append(_Chain(tuple(numbers), start, end, sure=True, place=2 if known else 0))
         position = end
     return found
 
@@ -290,13 +347,19 @@ def _listed(value: Any) -> list[int] | None:
     """The identifiers in a JSON value, or None where it is no ranking."""
     if isinstance(value, dict):
         lists = [value[k] for k in _LIST_KEYS if isinstance(value.get(k), list)]
-        others = [v for v in value.values() if isinstance(v, list)]
+        others = [
+            v for k, v in value.items() if isinstance(v, list) and not _DISMISSES.search(_said(k))
+        ]
         chosen = lists or (others if len(others) == 1 else [])
         return _listed(chosen[0]) if chosen else None
     if not isinstance(value, list):
         return None
     numbers = [_identifier(item) for item in value]
     return None if any(n is None for n in numbers) else [n for n in numbers if n is not None]
+
+
+def _said(key: Any) -> str:
+    return str(key).replace("_", " ")
 
 
 def _identifier(item: Any) -> int | None:
@@ -316,16 +379,22 @@ def _identifier(item: Any) -> int | None:
     return None
 
 
-def _choose(chains: list[_Chain], offered: int, wanted: int, answer: str) -> _Chain | None:
+def _choose(chains: list[_Chain], offered: int, wanted: int) -> _Chain | None:
     """The list that is the ranking; the rule is the module's."""
+    enumeration = tuple(range(1, offered + 1))
 
     def named(chain: _Chain) -> int:
         return len({n for n in chain.numbers if 1 <= n <= offered})
 
+    def place(chain: _Chain) -> int:
+        return 0 if chain.place < 2 and chain.numbers == enumeration else chain.place
+
     sure = [c for c in chains if c.sure or named(c) >= min(wanted, 3)]
-    whole = [c for c in sure if not c.loose and named(c) >= max(1, wanted)]
+    sure = [c for c in sure if named(c)] or sure
+    best = max(map(place, sure), default=0)
+    sure = [c for c in sure if place(c) == best]
+    whole = [c for c in sure if (best or not c.loose) and named(c) >= max(1, wanted)]
     if whole:
         return max(whole, key=lambda c: c.end)
-    enumeration = tuple(range(1, offered + 1))
     rankings = [c for c in sure if not (c.loose and c.numbers == enumeration)] or sure
     return max(rankings, key=lambda c: (named(c), c.end), default=None)

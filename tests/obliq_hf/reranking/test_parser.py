@@ -113,6 +113,39 @@ def test_a_selection_says_when_it_is_too_short_or_too_long():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "[3] > [1]\n\nBoth fit the query better than [2] and [5].",
+        '{"ranking": [3, 1]}\n\nI left out [2] and [5].',
+        "[3] > [1]\n\nNot chosen: [2], [4], [5]",
+        "[3] > [1]\n\nNot chosen:\n[2], [4], [5]",
+        "[3] > [1]\n\nThe rest:\n[2], [4], [5]",
+        '{"rejected": [2, 4, 5], "reasons": [], "ranking": [3, 1]}\n\n[2] > [4]',
+        "Final answer: [3] > [1], ahead of [2], [4] and [5].",
+        "**Ranking:** [3], [1]\n\nThey are closer than [2], [4], [5]",
+        "Selected:\n- [3]\n- [1]\n\nRejected:\n- [2]\n- [4]\n",
+        "1. [3] has the rhythm\n2. [1] as well\n\nThese beat [2] and [5].",
+        "The candidates:\n[1], [2], [3], [4], [5]\n\nThe best are [3] and [1].",
+        "[1]\nIt is calm.\n\n[2]\nIt is loud.\n\nSo I take [3] and [1].",
+    ],
+)
+def test_prose_around_a_selection_does_not_replace_it(text):
+    assert read(text, 5, 2)[0] == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ["I left out [2] and [5].", "Not chosen: [2], [5]", '{"rejected": [2, 5]}']
+)
+def test_a_list_of_what_was_not_chosen_is_no_ranking(text):
+    assert read(text, 5, 2) == ([], {"unreadable"})
+
+
+def test_a_single_choice_is_not_replaced_by_the_headings_or_the_comparison_around_it():
+    assert read("[2]\n\nIt beats [1] and [3].", 3, 1)[0] == [2]
+    assert read("[1]\nCalm.\n\n[2]\nLoud.\n\nI choose [1].", 3, 1)[0] == [1]
+
+
+@pytest.mark.parametrize(
     ("text", "order"),
     [
         ("[3] > [12] > [1", [3, 12]),
