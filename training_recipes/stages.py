@@ -4,6 +4,9 @@ A run folder keeps one small file per stage below ``stages/``: what the stage wa
 hash), what it was given (the builds of the stages before it) and which files it left. A stage
 runs again when any of these no longer holds. Before it runs, the marks of all stages that build
 on it are removed, so that an interrupted run never joins new inputs to old results.
+
+``stages/made.json`` lists the files and folders that runs have made here. Nothing else in the
+folder is ever removed: what somebody put where a stage writes stops the run before it begins.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ class Stage:
         about: A few words for the progress line.
         scratch: Further files and folders that it may leave while it is unfinished.
         check: Raises where it cannot run; called before any stage of a run that reaches it.
+        verify: Raises where the stages after it cannot use its result; called as soon as that is
+            there, made or found, and some of them are about to run.
     """
 
     name: str
@@ -52,6 +57,12 @@ class Stage:
     about: str = ""
     scratch: tuple[str, ...] = ()
     check: Callable[[], None] | None = None
+    verify: Callable[[], None] | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All files and folders that it writes."""
+        return (*self.outputs, *self.scratch)
 
 
 @contextlib.contextmanager
@@ -103,6 +114,33 @@ class StageRunner:
 
     def _begun(self, name: str) -> Path:
         return self.folder / "stages" / f"{name}.begun.json"
+
+    @property
+    def _record(self) -> Path:
+        return self.folder / "stages" / "made.json"
+
+    def _made(self) -> set[str]:
+        """What runs have made here: files and folders below the run folder."""
+        made = set(read_json(self._record)) if self._record.is_file() else set()
+        for stage in self.stages:  # a folder of a version that kept no record has these
+            if self._mark(stage.name).is_file() or self._begun(stage.name).is_file():
+                made.update(stage.places)
+        return made
+
+    def _check_foreign(self, stages: Sequence[Stage]) -> None:
+        """Refuse to run stages over what no run has made.
+
+        Raises:
+            ObliqError: Something else lies where one of them writes.
+        """
+        made = self._made()
+        for stage in stages:
+            for place in stage.places:
+                if place not in made and os.path.lexists(self.folder / place):
+                    raise ObliqError(
+                        f"{self.folder / place} was not made by a run, and stage {stage.name!r} "
+                        "would replace it; move it elsewhere, or give another --out"
+                    )
 
     def _key(self, stage: Stage) -> str:
         builds = {name: read_json(self._mark(name))["build"] for name in stage.inputs}
@@ -161,14 +199,18 @@ class StageRunner:
             Names of the stages that ran.
 
         Raises:
-            ObliqError: There is no such stage, or one that would run says that it cannot.
+            ObliqError: There is no such stage, one that would run says that it cannot, or
+                something that no run has made lies where one would write.
         """
         names = [stage.name for stage in self.stages]
         if until is not None and until not in names:
             raise ObliqError(f"no stage {until!r}; stages: {', '.join(names)}")
-        for stage in self.ahead(until=until):
+        ahead = self.ahead(until=until)
+        self._check_foreign(ahead)
+        for stage in ahead:
             if stage.check is not None:
                 stage.check()
+        waiting = {stage.name for stage in ahead}
         (self.folder / "stages").mkdir(parents=True, exist_ok=True)
         for leftover in [*self.folder.glob(".*.tmp"), *self.folder.glob(".*.old")]:
             _remove(leftover)
@@ -183,6 +225,9 @@ class StageRunner:
                 self._run_one(stage)
                 self.say(f"{label}: done in {time.perf_counter() - started:.0f} s")
                 ran.append(stage.name)
+            waiting.discard(stage.name)
+            if stage.verify is not None and waiting:
+                stage.verify()
             if stage.name == until:
                 break
         return ran
@@ -194,7 +239,8 @@ class StageRunner:
         or inputs are removed.
 
         Raises:
-            ObliqError: There is no such stage, or one that it builds on is not finished.
+            ObliqError: There is no such stage, one that it builds on is not finished, or
+                something that no run has made lies where it writes.
         """
         known = {stage.name: stage for stage in self.stages}
         if name not in known:
@@ -206,6 +252,8 @@ class StageRunner:
             self._begin(known[name])
 
     def _begin(self, stage: Stage) -> str:
+        self._check_foreign([stage])
+        write_json(self._record, sorted(self._made().union(stage.places)))
         self._mark(stage.name).unlink(missing_ok=True)
         for other in self._after(stage):
             self._mark(other.name).unlink(missing_ok=True)
@@ -213,7 +261,7 @@ class StageRunner:
         key = self._key(stage)
         begun = self._begun(stage.name)
         if not (begun.is_file() and read_json(begun).get("key") == key):
-            for output in (*stage.outputs, *stage.scratch):
+            for output in stage.places:
                 _remove(self.folder / output)
             write_json(begun, {"stage": stage.name, "key": key})
         return key

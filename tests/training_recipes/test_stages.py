@@ -79,6 +79,62 @@ def test_old_results_are_never_joined_to_new_inputs_after_an_interruption(tmp_pa
     assert build(tmp_path, []).run() == ["train"]
 
 
+@pytest.mark.parametrize("name", ["corpus", "graph", "model"])
+def test_what_no_run_has_made_is_never_removed(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "notes").write_text("mine", encoding="utf-8")
+    log: list[str] = []
+    with pytest.raises(ObliqError, match=f"{name} was not made by a run"):
+        build(tmp_path, log).run()
+    assert log == []
+    if name == "model":
+        build(tmp_path, log).run(until="queries")
+        with pytest.raises(ObliqError, match="model was not made by a run"):
+            build(tmp_path, log).begin("train")
+    assert (tmp_path / name / "notes").read_text(encoding="utf-8") == "mine"
+
+
+def test_what_a_run_has_made_is_replaced_also_after_an_interruption_further_up(tmp_path):
+    build(tmp_path, []).run()
+    with pytest.raises(RuntimeError):
+        build(tmp_path, [], knob=2, fail="graph").run()
+    assert (tmp_path / "model").exists()  # of the first run; its mark is gone
+    assert build(tmp_path, [], knob=2).run() == ["graph", "train"]
+    assert (tmp_path / "model" / "result").read_text(encoding="utf-8") == "train 2"
+
+
+def test_the_folder_of_a_version_without_a_record_is_known_by_its_marks(tmp_path):
+    build(tmp_path, []).run()
+    (tmp_path / "stages" / "made.json").unlink()
+    with pytest.raises(RuntimeError):
+        build(tmp_path, [], knob=2, fail="graph").run()
+    assert build(tmp_path, [], knob=2).run() == ["graph", "train"]
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["made", "found"])
+def test_a_result_that_later_stages_cannot_use_stops_the_run_at_once_and_is_kept(tmp_path, found):
+    def refuse():
+        raise ObliqError("no judgments")
+
+    def strict(log):
+        runner = build(tmp_path, log)
+        runner.stages = [
+            replace(stage, verify=refuse) if stage.name == "corpus" else stage
+            for stage in runner.stages
+        ]
+        return runner
+
+    if found:
+        build(tmp_path, []).run(until="corpus")
+    log: list[str] = []
+    with pytest.raises(ObliqError, match="no judgments"):
+        strict(log).run()
+    assert log == ([] if found else ["corpus"])
+    assert strict(log).run(until="corpus") == []
+    build(tmp_path, []).run()
+    assert strict(log).run() == []
+
+
 @pytest.mark.parametrize("state", ["fresh", "no input", "finished", "not reached"])
 def test_what_a_stage_needs_is_asked_for_before_any_stage_and_only_when_it_will_run(
     tmp_path, state
