@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from itertools import pairwise
+from collections import Counter
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["find_copies"]
 
 _COMMON = 200
-"""A run of words in more queries than this is a turn of phrase and no sign of a copy."""
+"""Of the queries with one run of words so many are compared, the first that are no copies."""
 _FEWEST_SHARED = 3
+_REMEMBERED = 1024
 
 
 def find_copies(texts: Iterable[str], read: Callable[[int], str]) -> dict[int, int]:
@@ -38,38 +41,38 @@ def find_copies(texts: Iterable[str], read: Callable[[int], str]) -> dict[int, i
     """
     grams: list[NDArray[np.uint32]] = []
     exact: dict[bytes, int] = {}
-    copies: dict[int, int] = {}
+    same: dict[int, int] = {}
     for place, text in enumerate(texts):
-        profile = TextProfile(text)
-        hashes = sorted({zlib.crc32(" ".join(gram).encode()) for gram in profile.shingles})
-        grams.append(np.asarray(hashes, dtype=np.uint32))
+        hashes = {zlib.crc32(" ".join(gram).encode()) for gram in TextProfile(text).shingles}
+        grams.append(np.asarray(sorted(hashes), dtype=np.uint32))
         first = exact.setdefault(text_key(text), place)
         if first != place:
-            copies[place] = first
+            same[place] = first
     if not grams:
         return {}
-    lengths = np.asarray([len(g) for g in grams])
-    values = np.concatenate(grams)
-    owners = np.repeat(np.arange(len(grams), dtype=np.int32), lengths)
-    order = np.lexsort((owners, values))
-    values, owners = values[order], owners[order]
-    edges = np.flatnonzero(np.r_[True, values[1:] != values[:-1], True])
-    shared: dict[int, NDArray[np.int32]] = {}
-    for start, end in pairwise(edges.tolist()):
-        if 1 < end - start <= _COMMON:
-            shared[int(values[start])] = owners[start:end]
+    values, counts = np.unique(np.concatenate(grams), return_counts=True)
+    # run of words in several queries -> the first of them that are no copies
+    owners: dict[int, list[int]] = {int(value): [] for value in values[counts > 1]}
+
+    @lru_cache(maxsize=_REMEMBERED)
+    def profile(place: int) -> TextProfile:
+        return TextProfile(read(place))
+
+    copies: dict[int, int] = {}
     for place, own in enumerate(grams):
-        if place in copies:
+        if place in same:
+            copies[place] = copies.get(same[place], same[place])
             continue
-        lists = [shared[g] for g in own.tolist() if g in shared]
-        if not lists:
-            continue
-        others, counts = np.unique(np.concatenate(lists), return_counts=True)
-        near = others[(counts >= _FEWEST_SHARED) & (others < place)]
-        candidates = [other for other in near.tolist() if other not in copies]
+        lists = [owners[gram] for gram in own.tolist() if gram in owners]
+        shared = Counter(chain.from_iterable(lists))
+        candidates = sorted(other for other, n in shared.items() if n >= _FEWEST_SHARED)
         asked = TextProfile(read(place)) if candidates else None
         for other in candidates:
-            if asked is not None and is_near_duplicate(asked, TextProfile(read(other))):
+            if asked is not None and is_near_duplicate(asked, profile(other)):
                 copies[place] = other
                 break
+        else:
+            for owning in lists:
+                if len(owning) < _COMMON:
+                    owning.append(place)
     return copies

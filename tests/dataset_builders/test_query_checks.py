@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from dataset_builders.language import guess_language, guess_script, same_language
@@ -165,6 +167,32 @@ def test_copies_are_found_among_many_and_the_first_stands():
 def test_a_copy_of_a_copy_points_to_the_first():
     texts = ["the same words again and again in one text about waiting"] * 3
     assert find_copies(texts, texts.__getitem__) == {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize("count", [199, 201, 1000])
+def test_one_template_with_a_word_changed_is_one_query_however_often_it_is_used(count):
+    texts = [
+        f"statements by people who hold that word{i} is of no use and that all will stay as it was"
+        for i in range(count)
+    ]
+    assert find_copies(texts, texts.__getitem__) == dict.fromkeys(range(1, count), 0)
+
+
+def test_an_opening_that_all_queries_share_makes_them_no_copies_and_is_quickly_passed_over():
+    dice = random.Random(0)
+    words = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "lmnrst"]
+    texts = [
+        "find all the posts whose author " + " ".join(dice.sample(words, 30)) for _ in range(1500)
+    ]
+    texts += [text.replace("find all", "show me all") + " today" for text in texts[1300:1320]]
+    read = []
+
+    def reading(place):
+        read.append(place)
+        return texts[place]
+
+    assert find_copies(texts, reading) == {1500 + i: 1300 + i for i in range(20)}
+    assert len(read) < 2 * len(texts)
 
 
 def test_every_lens_loads_and_every_task_finds_a_form():
