@@ -91,6 +91,58 @@ def test_a_recipe_whose_corpus_is_unknown_says_so(tiny_model_dir: Path, tmp_path
     assert "Hours:      unknown" in text
 
 
+def test_a_training_that_is_cut_short_costs_its_share(tmp_path):
+    words = ["--out", str(tmp_path / "r")]
+    whole = plan_recipe(load_recipe("quickstart", words), device="cpu")
+    short = plan_recipe(load_recipe("quickstart", [*words, "--max_steps", "7"]), device="cpu")
+    assert short.steps == 7
+    assert short.complete == whole.steps == whole.complete
+    for cost in ("tokens", "flops"):
+        assert getattr(short, cost) == pytest.approx(getattr(whole, cost) * 7 / whole.steps)
+    long = plan_recipe(load_recipe("quickstart", [*words, "--max_steps", "99999"]))
+    assert long.steps == whole.steps
+    assert long.tokens == whole.tokens
+
+
+def test_tokens_and_hours_of_unknown_rows_are_unknown_also_with_a_number_of_steps(tmp_path):
+    words = ["--out", str(tmp_path / "r"), "--graph.dose", "null", "--max_steps", "7"]
+    plan = plan_recipe(load_recipe("quickstart", words), device="cpu")
+    assert (plan.steps, plan.tokens, plan.flops) == (7, None, None)
+    text = shown(plan)
+    assert "Steps:      7 of" in text
+    assert "Tokens:     unknown" in text
+    assert "Hours:      unknown" in text
+
+
+def test_memory_is_that_of_the_longest_texts_and_hours_are_of_the_usual_ones(
+    tiny_model_dir, write_mixture, tmp_path
+):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    words = ["--training.base", str(tiny_model_dir), "--out", str(tmp_path), "--lora", "null"]
+    words += ["--max_length", "400", "--batch_size", "4", "--training.lengths", "{}"]
+
+    def planned():
+        return plan_recipe(load_recipe("quickstart", words))
+
+    assert {d.longest for d in planned().datasets} == {400}
+    folder = write_mixture(tmp_path / "mixture", ("rows", "graph", 1000, 0))
+    before = planned()
+    assert before.datasets[0].longest < 60
+    table = pq.read_table(folder / "rows.parquet")
+    texts = table["positive"].to_pylist()
+    texts[501] = "the sea and the king " * 100  # none of those sampled
+    changed = table.set_column(
+        table.schema.get_field_index("positive"), table.schema.field("positive"), pa.array(texts)
+    )
+    pq.write_table(changed, folder / "rows.parquet")
+    after = planned()
+    assert after.datasets[0].longest == 400
+    assert after.flops == pytest.approx(before.flops, rel=0.2)
+    assert after.memory().activations > 5 * before.memory().activations
+
+
 def test_devices_are_named_alone_or_several_of_a_kind():
     assert find_device("h100")[0] == 1
     assert find_device("8xA100-80GB")[0] == 8
