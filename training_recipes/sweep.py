@@ -189,8 +189,8 @@ def sweep_table(result: dict[str, Any]) -> str:
     """The result as a Markdown table: means, and for variants the difference from the first."""
     tasks = result["tasks"]
     lines = [
-        f"{result['metric'].replace('ndcg_at_', 'nDCG@')} per task; below it, the difference from "
-        f"`{result['reference']}` with its paired 95 % interval over queries.",
+        f"{result['metric'].replace('ndcg_at_', 'nDCG@')} per task with its 95 % interval over "
+        f"queries; below it, the difference from `{result['reference']}` with its paired one.",
         "",
         "| trained on | rows | steps | " + " | ".join(tasks) + " |",
         "|---|---|---|" + "---|" * len(tasks),
@@ -207,7 +207,8 @@ def sweep_table(result: dict[str, Any]) -> str:
 def _cell(cell: dict[str, Any] | None) -> str:
     if cell is None:
         return "–"
-    text = f"{cell['mean']:.3f}"
+    low, high = cell["ci95"]
+    text = f"{cell['mean']:.3f} [{low:.3f}, {high:.3f}]"
     if "delta" in cell:
         low, high = cell["delta_ci95"]
         text += f"<br>{cell['delta']:+.3f} [{low:+.3f}, {high:+.3f}]"

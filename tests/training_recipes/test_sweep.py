@@ -168,6 +168,22 @@ def test_the_table_leaves_out_what_a_variant_has_not(swept, tmp_path):
         gather({"x": tmp_path})
 
 
+def test_the_table_gives_the_interval_of_every_mean_also_of_the_reference():
+    full = {"mean": 0.4, "ci95": [0.31, 0.5], "queries": 9}
+    other = {"mean": 0.3, "ci95": [0.21, 0.4], "delta": -0.1, "delta_ci95": [-0.2, 0.01], "p": 0.1}
+    rows = [
+        {"name": "full", "kind": "student", "tasks": {"echo": full}},
+        {"name": "alone", "kind": "student", "tasks": {"echo": other}},
+    ]
+    result = {
+        "metric": "ndcg_at_10", "reference": "full", "tasks": ["echo"], "rows": rows,
+        "training": {},
+    }  # fmt: skip
+    first, second = sweep_table(result).splitlines()[-2:]
+    assert first.endswith("| 0.400 [0.310, 0.500] |")
+    assert second.endswith("| 0.300 [0.210, 0.400]<br>-0.100 [-0.200, +0.010] |")
+
+
 @pytest.mark.parametrize("folder", ["mixture_sweep", "obliq_ir_3b"])
 def test_recipes_that_ship_are_valid_and_each_has_a_folder_of_its_own(
     folder: str, tmp_path: Path
