@@ -99,7 +99,7 @@ class TourRank:
     ) -> Generator[list[ChatRequest], dict[str, ChatAnswer], Ranking]:
         """Hold the tournaments; points are the scores."""
         brackets = yield from self._hold(pool, task, self.early_stop)
-        return _ranking(brackets, len(pool))
+        return _ranking(brackets, len(pool), side_by_side=self.early_stop is None)
 
     def sweep(
         self, pool: Pool, task: ObliqTask, rounds: Sequence[int]
@@ -218,11 +218,11 @@ def points_order(points: Sequence[int]) -> list[int]:
     return sorted(range(len(points)), key=lambda position: (-points[position], position))
 
 
-def _ranking(brackets: Sequence[_Bracket], size: int) -> Ranking:
+def _ranking(brackets: Sequence[_Bracket], size: int, *, side_by_side: bool = True) -> Ranking:
     points, _ = _standing(brackets, size)
     tally = Tally()
     for bracket in brackets:
-        tally.add(bracket.tally, side_by_side=True)
+        tally.add(bracket.tally, side_by_side=side_by_side)
     failed = tally.requests > 0 and not any(bracket.answered for bracket in brackets)
     return Ranking(
         tuple(points_order(points)), tuple(float(p) for p in points), tally, failed=failed

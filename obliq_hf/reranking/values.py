@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -176,7 +177,8 @@ def permutation(order: Sequence[int], size: int) -> tuple[tuple[int, ...], bool]
     """Make any sequence of positions a permutation.
 
     Args:
-        order: Positions, best first.
+        order: Positions, best first; integers of any kind, numpy's among them. What is no integer,
+            a truth value for one, is no position.
         size: Number of candidates.
 
     Returns:
@@ -184,11 +186,22 @@ def permutation(order: Sequence[int], size: int) -> tuple[tuple[int, ...], bool]
         order; and whether anything had to be repaired.
     """
     seen: dict[int, None] = {}
-    for position in order:
-        if isinstance(position, int) and 0 <= position < size:
+    for named in order:
+        position = _index(named)
+        if position is not None and 0 <= position < size:
             seen.setdefault(position)
     repaired = len(seen) != size or len(order) != size
     if repaired:
         for position in range(size):
             seen.setdefault(position)
     return tuple(seen), repaired
+
+
+def _index(value: Any) -> int | None:
+    """A value as a position; None where it is no integer."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

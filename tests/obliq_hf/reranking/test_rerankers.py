@@ -19,7 +19,7 @@ from obliq_hf.reranking import (
     TourRank,
     rerank,
 )
-from obliq_hf.reranking.values import Ranking
+from obliq_hf.reranking.values import Ranking, permutation
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +181,19 @@ def test_the_order_of_any_reranker_is_made_a_permutation_and_counted(task):
     assert done.tally.repaired == 1
     assert done.orders["q0"] == ()
     assert len(done.orders["q9"]) == 1
+
+
+def test_positions_of_any_integer_type_count_and_truth_values_do_not(task):
+    class Array:
+        name, asks = "array", False
+        identity = {}  # noqa: RUF012
+
+        def rank(self, pool, task):
+            return Ranking(np.argsort(np.array([0.3, 0.1, 0.9, 0.2])))
+            yield
+
+    done = rerank(Array(), [make_pool(4)], task)
+    assert done.rankings["q1"].order == (1, 3, 0, 2)
+    assert all(type(position) is int for position in done.rankings["q1"].order)
+    assert done.tally.repaired == 0
+    assert permutation((np.uint8(2), True, np.True_, 1.0, "0"), 3) == ((2, 0, 1), True)

@@ -186,7 +186,40 @@ def test_an_early_stop_saves_calls_and_keeps_the_first_places(task):
             assert early.orders[query][:top] == order[:top]
         assert early.tally.requests + early.tally.spared == full.tally.requests
         spared += early.tally.spared
+        stages, calls = len(scaled_plan(20).stages), scaled_plan(20).calls
+        for ranking in early.rankings.values():
+            # one tournament after another, and one call a stage in a pool of twenty
+            assert calls == stages
+            assert ranking.tally.rounds == ranking.tally.requests
+        assert max(r.tally.rounds for r in early.rankings.values()) > stages
     assert spared > 0
+
+
+def test_a_stage_that_is_refused_passes_on_in_first_stage_order_between_two_that_are_answered(task):
+    asked = []
+
+    def script(request):
+        numbers = numbers_shown(request)
+        asked.append(len(numbers))
+        # the second stage of a hundred shows ten documents a group, of fifty that are left
+        if len(asked) in range(6, 11):
+            return "I'm sorry, I cannot choose among these."
+        return last_of_the_list(request)
+
+    pool = make_pool(100)
+    done = rerank(TourRank(1, asking=BARE), [pool], task, client=ScriptedClient(script, batch=1000))
+    assert asked == [20] * 5 + [10] * 5 + [20, 10, 5]
+    points = done.rankings["q1"].scores
+    # the last fifty pass the first stage; of those the first twenty, in first-stage order, pass
+    # the second; from there on the judge prefers the last again
+    assert [p for p in range(100) if points[p] >= 1] == list(range(50, 100))
+    assert [p for p in range(100) if points[p] >= 2] == list(range(50, 70))
+    assert [p for p in range(100) if points[p] >= 3] == list(range(60, 70))
+    assert done.orders["q1"][:2] == ("q1-d68", "q1-d69")
+    assert done.failed == ()
+    assert done.degraded == ("q1",)
+    assert done.tally.faults["refused"] == 5
+    assert done.tally.filled == 20
 
 
 def plain_tournaments(grades, rounds, error_rate, rng):
