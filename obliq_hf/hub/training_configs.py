@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["graph_config_name", "graph_configs", "mixture_configs", "query_configs"]
 
 _EMBEDDED_TEACHER = "stylometric"
+_PASSAGE = ("passage_id", "doc_id", "positive_id", "document_id")
+"""Names that the field of a query's passage may have, as training reads them."""
 
 
 def graph_config_name(info: Mapping[str, Any], task: str) -> str:
@@ -191,7 +193,8 @@ def query_configs(
 
     Args:
         folder: What ``obliq queries`` wrote (``queries.json`` with ``train.parquet``), or a
-            folder of ``<task>.jsonl`` whose rows have ``query`` and ``passage_id``.
+            folder of ``<task>.jsonl`` whose rows have ``query`` or ``text``, and ``passage_id``,
+            ``doc_id``, ``positive_id`` or ``document_id``.
         corpus: The corpus whose passages the rows of the second kind name.
 
     Raises:
@@ -235,6 +238,16 @@ def _query_text(row: dict[str, Any], where: str) -> str:
     raise DataError(f"{where} has no field 'query' (fields: {', '.join(row)})")
 
 
+def _passage_of(row: dict[str, Any], where: str) -> str:
+    for name in _PASSAGE:
+        if name in row:
+            return clean_id(row[name], f"{where} field {name!r}")
+    raise DataError(
+        f"{where} has no field {_PASSAGE[0]!r} (nor {', '.join(_PASSAGE[1:])}); fields: "
+        f"{', '.join(row)}"
+    )
+
+
 def _pairs(name: str, file: Path, texts: Mapping[str, str]) -> DatasetConfig:
     from datasets import Features, Value
 
@@ -243,7 +256,7 @@ def _pairs(name: str, file: Path, texts: Mapping[str, str]) -> DatasetConfig:
     def rows() -> Iterator[dict[str, Any]]:
         for number, row in iter_jsonl(file):
             where = f"{file}:{number}"
-            passage = clean_id(row.get("passage_id"), f"{where} field 'passage_id'")
+            passage = _passage_of(row, where)
             if passage not in texts:
                 raise DataError(f"{where}: passage {passage!r} is not in the corpus")
             yield {"anchor": _query_text(row, where), "positive": texts[passage]}
