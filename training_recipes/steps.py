@@ -138,7 +138,11 @@ class RunSteps:
                 write_jsonl(temporary / f"{name}.jsonl", rows)
 
     def _synthesize(self, name: str, corpus: Corpus) -> list[dict[str, Any]]:
-        """Queries that the recipe's language model writes; every answer is kept in a cache."""
+        """Queries that the recipe's language model writes.
+
+        Every answer that was paid for is kept in ``answers.sqlite`` of the run folder, which no
+        change of the recipe removes.
+        """
         from dataset_builders.query_flow import Sampling
         from dataset_builders.synthetic_queries import NegativeSettings, synthesize
         from obliq_hf.llm import load_client
@@ -153,7 +157,7 @@ class RunSteps:
             llm.endpoint,
             model=llm.model,
             revision=llm.revision,
-            cache=place / "answers.sqlite",
+            cache=self.folder / "answers.sqlite",
             api_key=key,
             concurrency=llm.concurrency,
         )
