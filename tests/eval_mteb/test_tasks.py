@@ -15,8 +15,11 @@ from eval_mteb.models import load_encoder, wrap_encoder
 from eval_mteb.registry import register
 from eval_mteb.retrieval import AllButExcluded
 from eval_mteb.tasks import folder_task, task_class_name
+from obliq_hf.cli import main
 from obliq_hf.errors import DataError, ObliqError
+from obliq_hf.files import read_json
 from obliq_hf.metrics import mean, per_query
+from obliq_hf.search.runs import read_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,20 +108,37 @@ def test_a_model_that_returns_what_it_must_not_is_refused(folder, writing, ranki
         evaluate(RunSearch({"q1": ranking}, name="broken"), task)
 
 
-def test_all_entry_points_give_equal_scores(folder, writing, tiny_model_dir):
+def test_all_entry_points_give_equal_scores(folder, writing, tiny_model_dir, tmp_path):
     model = SentenceTransformer(str(tiny_model_dir), device="cpu")
     model.prompts = {"query": "query ", "document": "", "writing": "find by writing "}
+    checkpoint = tmp_path / "prompted"
+    model.save_pretrained(str(checkpoint), create_model_card=False)
     task = folder_task(folder, writing)
+    found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = evaluate(model, task)
-    first = task.outcome.run
-    wrapped = evaluate(wrap_encoder(model, name="tiny"), task)
-    second = task.outcome.run
-    assert first == second
-    assert {k: v for k, v in plain.items() if "_at_" in k} == pytest.approx(
-        {k: v for k, v in wrapped.items() if "_at_" in k}, nan_ok=True
-    )
+        scores = evaluate(model, task)
+    found["plain"] = (task.outcome.run, scores)
+    for way, encoder in (
+        ("wrapped", wrap_encoder(model, name="tiny")),
+        ("loaded", load_encoder(checkpoint, device="cpu")),
+    ):
+        scores = evaluate(encoder, task)
+        found[way] = (task.outcome.run, scores)
+    words = ["evaluate", "--data", str(folder), "--model", str(checkpoint), "--tasks", "writing"]
+    out = tmp_path / "eval"
+    assert main([*words, "--judgments", "gold", "--device", "cpu", "--out", str(out)]) == 0
+    measured = out / "writing" / "prompted"
+    scores = read_json(measured / "result.json")["scores"]["test"][0]
+    found["command line"] = (read_run(measured / "run.trec"), scores)
+    first, expected_scores = found["plain"]
+    for way, (run, scores) in found.items():
+        assert {q: list(r) for q, r in run.items()} == {q: list(r) for q, r in first.items()}, way
+        for query, ranked in run.items():
+            assert list(ranked.values()) == pytest.approx(list(first[query].values()), abs=1e-6)
+        assert {k: v for k, v in scores.items() if "_at_" in k} == pytest.approx(
+            {k: v for k, v in expected_scores.items() if "_at_" in k}, abs=2e-6, nan_ok=True
+        ), way
     # and equal to the vectors of the prompt named after the task, by hand
     queries = model.encode_query(list(task.query_texts.values()), prompt_name="writing")
     documents = model.encode_document(task.data.corpus.texts)
