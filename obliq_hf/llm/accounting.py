@@ -34,7 +34,10 @@ class Price:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits that are never passed; None is no limit.
+    """Limits to what is asked; None is no limit.
+
+    A call is made only if it fits at its largest size: the prompt's by its bytes, the answer's by
+    `max_tokens`. So the limits hold as far as the server keeps to `max_tokens`.
 
     Args:
         calls: Largest number of calls.
@@ -139,7 +142,7 @@ class Ledger:
     """Enforces a budget over calls that run side by side: reserve before, settle after.
 
     A call is admitted only if what is spent, what is reserved by calls under way, and its own
-    upper bound fit the budget, so the budget is not passed however many calls run at once.
+    upper bound fit the budget, so the budget holds however many calls run at once.
 
     Args:
         budget: The limits.
@@ -174,6 +177,6 @@ class Ledger:
         return None
 
     def settle(self, reserved: tuple[int, int], spent: tuple[int, int]) -> None:
-        """Replace a reservation by what the call took."""
+        """Replace a reservation by what the call took; by itself where nobody knows that."""
         self._reserved = (self._reserved[0] - reserved[0], self._reserved[1] - reserved[1])
         self._spent = (self._spent[0] + spent[0], self._spent[1] + spent[1])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from obliq_hf.llm.chat import ChatRequest
 
-__all__ = ["STRUCTURED", "completion_body", "prompt_bound", "read_completion"]
+__all__ = ["STRUCTURED", "completion_body", "prompt_bound", "read_completion", "tokens_told"]
 
 _CUT = ("max_tokens", "max_length", "model_length")
 """Other servers' words for `length`."""
@@ -84,8 +84,8 @@ def read_completion(
     Returns:
         The answer or None; prompt and completion tokens; the fault for which there is no answer.
     """
-    usage = output.get("usage") or {}
-    paid = (_count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
+    prompt, completion = tokens_told(output)
+    paid = (prompt or 0, completion or 0)
     choices = output.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return None, paid, Fault("malformed", "the reply has no choices")
@@ -118,9 +118,15 @@ def read_completion(
     )
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
+def tokens_told(output: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Prompt and completion tokens by the reply's `usage`; None where it does not say."""
+    usage = output.get("usage")
+    values = [
+        usage.get(name) if isinstance(usage, dict) else None
+        for name in ("prompt_tokens", "completion_tokens")
+    ]
+    prompt, completion = (v if isinstance(v, int) and v >= 0 else None for v in values)
+    return prompt, completion
 
 
 def _unwrap_choice(text: str, choices: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from obliq_hf.llm.completions import (
     completion_body,
     prompt_bound,
     read_completion,
+    tokens_told,
 )
 from obliq_hf.llm.retries import Fault, RetryPolicy, fault_of, spread, transport_errors
 
@@ -70,7 +71,8 @@ class EndpointClient(SessionClient):
         timeout: Seconds before a call counts as lost.
         retry: When and how often a failed call is repeated.
         budget: Limits in calls, tokens, money; requests beyond them are answered with the error
-            `budget` and calls under way are finished.
+            `budget` and calls under way are finished. A call of which nobody says what it took
+            (no `usage` in the reply, lost on the way) counts with its largest size.
         price: Of a million tokens, for the budget and the accounting.
         structured: How a schema is enforced: `"response_format"` (the standard), vLLM's own
             `"structured_outputs"`, or `"none"` where the server has nothing of the kind.
@@ -200,7 +202,7 @@ class EndpointClient(SessionClient):
                     break
                 started = started or time.monotonic()
                 attempts += 1
-                paid = (0, 0)
+                paid, charged = (0, 0), reserved
                 answer: ChatAnswer | None = None
                 task = asyncio.current_task()
                 self._calling.add(task)
@@ -208,10 +210,17 @@ class EndpointClient(SessionClient):
                     output = await self._http.ask(self._arguments(request))
                 except transport_errors() as error:
                     fault = fault_of(error, self._api_key)
+                    if fault.refused:
+                        charged = paid
                 else:
                     answer, paid, fault = read_completion(request, output)
+                    told = tokens_told(output)
+                    charged = (
+                        reserved[0] if told[0] is None else told[0],
+                        reserved[1] if told[1] is None else told[1],
+                    )
                 finally:
-                    self._ledger.settle(reserved, paid)
+                    self._ledger.settle(reserved, charged)
                     self._calling.discard(task)
             spent_in, spent_out = spent_in + paid[0], spent_out + paid[1]
             now = time.monotonic()

@@ -82,6 +82,11 @@ class Fault:
     finish_reason: str | None = None
     thinking: str | None = None
 
+    @property
+    def refused(self) -> bool:
+        """Whether nothing was generated; else (a time limit, a lost connection) nobody knows."""
+        return self.final or self.fatal or bool(self.outage)
+
 
 def spread(request_id: str, attempt: int) -> float:
     """A factor in 0.75..1.25, the same for the same request and attempt."""

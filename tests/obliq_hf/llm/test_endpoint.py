@@ -352,6 +352,28 @@ def test_a_budget_in_tokens_or_money_is_never_passed(budget):
     assert {a.error_kind for a in answers.values()} == {None, "budget"}
 
 
+@pytest.mark.parametrize(
+    ("lost", "calls"),
+    [
+        (Reply("ok", usage=None), 10),
+        (Reply(None, usage=None), 10),
+        (Reply(drop=True), 10),
+        (Reply(raw=b"nonsense"), 10),
+        (Reply("no room", status=400), 30),
+        (Reply("ok", usage=(1, 4)), 30),
+    ],
+)
+def test_a_call_of_which_nobody_says_what_it_took_counts_with_its_largest_size(lost, calls):
+    retry = replace(FAST, attempts=1)
+    with (
+        ScriptedServer(lambda b, n: lost) as server,
+        client_of(server, budget=Budget(tokens=1090), retry=retry, concurrency=1) as client,
+    ):
+        answers = client.complete_all([ask("t", id=str(i), max_tokens=100) for i in range(30)])
+    assert server.calls == calls
+    assert sum(a.error_kind == "budget" for a in answers.values()) == 30 - calls
+
+
 def test_a_budget_in_money_needs_a_price():
     with pytest.raises(ObliqError, match="price"):
         EndpointClient("http://127.0.0.1:9", model="m", budget=Budget(cost=1))
