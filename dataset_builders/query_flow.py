@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "QueryWriter", "Sampling"]
 
-_MOST_CUTS = 4
+_MOST_CUTS = 3
+_MOST_DOUBLINGS = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Sampling:
     Args:
         temperature: Sampling temperature.
         top_p: Nucleus sampling; None leaves it to the server.
-        max_tokens: Longest answer, thinking included; doubled after an answer that was cut.
+        max_tokens: Longest answer, thinking included; doubled after an answer that was cut, as
+            far as the model's context has room for it.
         seed: Seed of the first attempt; later attempts count up from it.
         attempts: Most calls a stage.
         document_characters: Longest document shown; longer ones are cut at a space and marked.
@@ -236,10 +238,11 @@ class QueryWriter:
         turns: list[dict[str, str]],
         note: str,
     ) -> Generator[list[ChatRequest], dict[str, ChatAnswer], tuple[ChatAnswer, Any]]:
-        """One call, repeated with less of the document if that is too long for the model."""
+        """One call, repeated with less room, then less of the document, if it is too long."""
         limit = self.sampling.document_characters
-        doublings = outcome.problems.get(f"{stage}: truncated", 0)
-        for _ in range(_MOST_CUTS):
+        doublings = min(outcome.problems.get(f"{stage}: truncated", 0), _MOST_DOUBLINGS)
+        cuts = 0
+        while True:
             shown, cut = _cut(text, limit)
             outcome.cut = outcome.cut or cut
             messages = prompt.messages(
@@ -259,7 +262,7 @@ class QueryWriter:
                 messages=[*messages, *turns],
                 purpose=stage,
                 schema=prompt.schema,
-                max_tokens=self.sampling.max_tokens * 2 ** min(doublings, 3),
+                max_tokens=self.sampling.max_tokens * 2**doublings,
                 temperature=self.sampling.temperature,
                 top_p=self.sampling.top_p,
                 seed=self.sampling.seed + attempt,
@@ -267,10 +270,14 @@ class QueryWriter:
             answer = (yield [request])[stage]
             outcome.prompt_tokens += answer.prompt_tokens
             outcome.completion_tokens += answer.completion_tokens
-            if answer.error_kind != "too-long":
+            if answer.error_kind != "too-long" or cuts == _MOST_CUTS:
                 break
             outcome.calls.setdefault(stage, 0)
-            limit = min(limit, len(text)) // 2
+            if doublings:
+                doublings -= 1
+            else:
+                limit = min(limit, len(text)) // 2
+                cuts += 1
         if answer.error is not None:
             raise _Failed(answer.error_kind or "error", answer.error.partition(": ")[2])
         outcome.calls[stage] = outcome.calls.get(stage, 0) + 1

@@ -17,6 +17,7 @@ from dataset_builders.diagnostics.leakage import (
     leakage,
     self_retrieval_ranks,
 )
+from dataset_builders.query_checks import CorpusWords
 from dataset_builders.query_copies import find_copies
 from obliq_hf.errors import DataError
 from obliq_hf.files import read_json, write_json, write_text
@@ -25,7 +26,6 @@ from obliq_hf.records import Corpus, read_queries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dataset_builders.query_checks import CorpusWords
     from obliq_hf.llm import Price
     from obliq_hf.records import Queries
 
@@ -49,7 +49,7 @@ def report_on(
         folder: What :func:`dataset_builders.synthetic_queries.synthesize` wrote.
         corpus: The corpus; default the documents of `train.parquet`, which are fewer.
         official: Texts of the task's own queries, to compare with.
-        words: Word statistics of the corpus, if known.
+        words: Word statistics of the corpus; default those of `corpus`.
         price: Price of a million tokens, for the cost.
         figures: Draw histograms as well; needs matplotlib.
 
@@ -74,6 +74,7 @@ def report_on(
             "queries were written on"
         )
     texts = corpus.full_texts()
+    words = words or CorpusWords.of(texts)
     documents = [texts[corpus.row[i]] for i in ids]
     ranks = self_retrieval_ranks(queries.texts, ids, corpus)
     figures_of = leakage(

@@ -395,6 +395,28 @@ def test_a_cut_answer_is_asked_again_with_more_room(tmp_path: Path):
     assert sizes == [100, 200, 400, 100, 200, 400]
 
 
+def test_room_that_the_context_lacks_is_given_up_before_the_document_is_cut(tmp_path: Path):
+    asked = []
+
+    def script(body, number):
+        asked.append((stage_of(body), body["max_tokens"]))
+        if len(prompt_of(body)) / 4 + body["max_tokens"] > 1200:
+            return Reply("maximum context length is 1200 tokens", status=400)
+        brief = "Be brief" in prompt_of(body)
+        return oblique_reply(body) if brief else Reply("{", finish="length")
+
+    with ScriptedServer(script) as server, EndpointClient(server.url, model="m") as client:
+        report = synthesize(
+            TASK,
+            Corpus(["a"], ["word " * 100]),
+            client,
+            tmp_path,
+            sampling=Sampling(max_tokens=600),
+        )
+    assert asked == [(stage, size) for stage in "ab" for size in (600, 1200, 600)]
+    assert (report.written, report.cut_documents) == (1, 0)
+
+
 def test_an_over_long_document_is_cut_and_counted_or_shortened_until_it_fits(tmp_path: Path):
     longest = []
 
@@ -580,6 +602,31 @@ def test_prompts_and_checks_may_come_from_a_file_of_ones_own(tmp_path: Path):
     assert report.written == 2
     with pytest.raises(ObliqError, match="stage_a"):
         synthesize(task, corpus_of(2), ScriptedClient(writer), tmp_path / "out", lens=lens)
+
+
+def test_a_report_counts_rare_words_of_the_corpus_even_of_a_few_queries(tmp_path: Path):
+    lens = tmp_path / "lenient.yaml"
+    lens.write_text(
+        "lens: lenient\nversion: 1\nlanguage: any\n"
+        'single_stage: {system: s, user: "{document}", fields: {query: the query}}\n'
+        "forms: {one: {characters: [5, 99], length: short, checks: {copies: false, "
+        "rare_words: false}}}\n"
+    )
+    corpus = corpus_of(700)
+    corpus = Corpus(corpus.ids, [corpus.texts[0] + " A quincunx of trees.", *corpus.texts[1:]])
+    write_corpus(tmp_path / "corpus.jsonl", corpus)
+    queries = iter(["who planted a quincunx there", "who stayed at home all day"])
+    client = ScriptedClient(lambda request: json.dumps({"query": next(queries)}))
+    out = tmp_path / "out"
+    synthesize(
+        TASK, corpus, client, out, rows=[0, 1], lens=lens, variant="single-stage",
+        negatives=NegativeSettings(0),
+    )  # fmt: skip
+    written = json.loads((out / "report.json").read_text(encoding="utf-8"))["leakage"]
+    (out / "report.json").unlink()
+    assert main(["queries", "report", str(out), "--corpus", str(tmp_path), "--no-figures"]) == 0
+    measured = json.loads((out / "report.json").read_text(encoding="utf-8"))["leakage"]
+    assert written["rare_word_leakage"] == measured["rare_word_leakage"] == 0.5
 
 
 def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path):
