@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from obliq_hf.encoder.lora import LoraSettings
     from obliq_hf.encoder.sentence_transformer import ObliqSentenceTransformer
+
+logger = logging.getLogger(__name__)
 
 _MERGE_TOLERANCE = 1e-3
 _INSTALL = 'LoRA needs peft; run: pip install "obliq-hf[train]"'
@@ -179,8 +182,8 @@ def load_adapter(
         The modules, the saved model configuration, and what the base was built from.
 
     Raises:
-        ObliqError: The base is not known or not to be had, weights are pickled, or adapter
-            tensors are missing or left over.
+        ObliqError: The base is not known or not to be had, or has other weights than the one
+            trained on; weights are pickled; or adapter tensors are missing or left over.
     """
     try:
         from peft import PeftConfig, get_peft_model, get_peft_model_state_dict
@@ -208,6 +211,7 @@ def load_adapter(
         text_only=False,
         model_kwargs=model_kwargs,
     )
+    _check_base(source, record, base_source, loaded)
     transformer = backbone[0]
     if not isinstance(transformer, Transformer):
         raise ObliqError(
@@ -265,6 +269,23 @@ def _base_source(
         cache_folder=source.cache_folder,
         local_files_only=source.local_files_only,
     )
+
+
+def _check_base(
+    source: ModelSource, record: BaseRecord, base: ModelSource, loaded: BaseRecord
+) -> None:
+    """Check that a base has the weights that an adapter was trained on."""
+    if record.weights is None:
+        logger.warning(
+            "%s: does not say which weights its base had; whether %s is that base is not checked",
+            source.location,
+            base.location,
+        )
+    elif loaded.weights != record.weights:
+        raise ObliqError(
+            f"{base.location}: has other weights than the base that the adapter "
+            f"{source.location} was trained on; name that one with base= or base_revision="
+        )
 
 
 def _restore_settings(transformer: Transformer, folder: Path) -> None:

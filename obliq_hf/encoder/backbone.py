@@ -76,7 +76,11 @@ def keep_first_layers(model: PreTrainedModel, layers: int) -> None:
 
 def is_decoder(model: PreTrainedModel) -> bool:
     """Whether an architecture was made to predict the next token only."""
-    kind = model.config.model_type
+    return is_decoder_kind(model.config.model_type)
+
+
+def is_decoder_kind(kind: str) -> bool:
+    """The same of a ``model_type``, as configurations name it."""
     return kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and (
         kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     )
@@ -233,6 +237,7 @@ def load_backbone(
         path=None if source.id else str(Path(source.location).resolve()),
         revision=source.commit(),
         converted=converted,
+        weights=source.weights_digest(),
     )
     transformer = modules[0]
     if not isinstance(transformer, Transformer):

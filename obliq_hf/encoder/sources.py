@@ -15,6 +15,7 @@ from huggingface_hub import snapshot_download
 from sentence_transformers.util import ORIGINAL_TRANSFORMER_MODELS
 from sentence_transformers.util.file_io import load_file_path
 
+from obliq_hf.encoder.base_weights import weights_digest
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import read_json
 
@@ -95,6 +96,23 @@ class ModelSource:
             )
         )
 
+    def weights_digest(self) -> str | None:
+        """What tells the weights of its first module; None where they are not in safetensors.
+
+        See :func:`~obliq_hf.encoder.base_weights.weights_digest`.
+        """
+        modules = self.json("modules.json")
+        place = f"{modules[0]['path']}/".lstrip("/") if modules else ""
+        names = ["model.safetensors"]
+        index = None
+        if self.file(place + names[0]) is None:
+            index = self.json(f"{place}model.safetensors.index.json")
+        if index is not None:
+            names = sorted(set(index["weight_map"].values()))
+        files = [self.file(place + name) for name in names]
+        found = [file for file in files if file is not None]
+        return weights_digest(found) if len(found) == len(files) else None
+
     def commit(self) -> str | None:
         """The commit that is loaded from the Hub, or None for a folder."""
         if self.local:
@@ -169,6 +187,7 @@ class BaseRecord:
         bidirectional: Attention mask set against the base's own: True for a causal base that is
             read in both directions, False for the reverse, None for unchanged.
         converted: Whether it was converted from the remote-code bidirectional Llama.
+        weights: What tells its weights from others; see :meth:`ModelSource.weights_digest`.
     """
 
     id: str | None = None
@@ -177,6 +196,7 @@ class BaseRecord:
     layers: int | None = None
     bidirectional: bool | None = None
     converted: bool = False
+    weights: str | None = None
 
     @property
     def changed(self) -> bool:
@@ -193,6 +213,7 @@ class BaseRecord:
             "layers": self.layers,
             "bidirectional": self.bidirectional,
             "converted": self.converted,
+            "weights": self.weights,
         }
 
     @classmethod

@@ -452,6 +452,44 @@ def test_base_and_adapter_revisions_are_two(trained, tiny_model_dir, tmp_path):
         ObliqSentenceTransformer("org/adapter", revision="v1", cache_folder=str(cache))
 
 
+def test_an_adapter_never_loads_on_another_base_of_the_same_shape(
+    trained, tiny_model_dir, tmp_path, caplog
+):
+    trained.save_adapter(tmp_path / "a")
+    expected = trained.encode(TEXTS)
+    state = load_file(tiny_model_dir / "model.safetensors")
+    other, moved = tmp_path / "other", tmp_path / "moved"
+    for place, name in ((other, "other"), (moved, "moved")):
+        shutil.copytree(tiny_model_dir, place)
+        (place / "model.safetensors").unlink()
+        changed = dict(state)
+        if name == "other":
+            last = sorted(k for k, v in state.items() if v.ndim == 2)[-1]
+            changed[last] = state[last].clone()
+            changed[last][0, 0] += 0.5
+        # the same tensors in two files are the same base
+        names = sorted(changed)
+        shards = {f"model-0000{i}-of-00002.safetensors": names[i - 1 :: 2] for i in (1, 2)}
+        for file, keys in shards.items():
+            save_file({k: changed[k] for k in keys}, place / file, {"format": "pt", "as": "shards"})
+        index = {"metadata": {}, "weight_map": {k: f for f, keys in shards.items() for k in keys}}
+        (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ObliqError, match=r"other: has other weights than the base .* base="):
+        ObliqSentenceTransformer.from_adapter(tmp_path / "a", base=other, device="cpu")
+    for dtype in (None, "bfloat16"):
+        loaded = ObliqSentenceTransformer.from_adapter(
+            tmp_path / "a", base=moved, dtype=dtype, device="cpu"
+        )
+        assert gap(loaded.encode(TEXTS), expected) < (0.05 if dtype else 1e-6)
+    assert "not checked" not in caplog.text
+
+    config = json.loads((tmp_path / "a" / "config_sentence_transformers.json").read_text())
+    del config["base_model"]["weights"]
+    (tmp_path / "a" / "config_sentence_transformers.json").write_text(json.dumps(config))
+    ObliqSentenceTransformer.from_adapter(tmp_path / "a", base=other, device="cpu")
+    assert "is not checked" in caplog.text
+
+
 def test_an_adapter_on_a_changed_base_never_loads_on_the_unchanged_one(tiny_model_dir, tmp_path):
     model = build(tiny_model_dir, layers=1, lora={"r": 4})
     shake(model)
