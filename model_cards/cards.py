@@ -13,6 +13,7 @@ from model_cards.dataset_usage import usage
 from model_cards.licences import PUBLIC_DOMAIN, UNKNOWN, Licence
 from model_cards.rendering import render
 from obliq_hf import __version__
+from obliq_hf.hub.artefacts import has_graph_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +137,8 @@ def dataset_card(artefact: Artefact, staged: StagedDataset, options: CardOptions
     """
     facts = artefact.facts
     graph = facts.get("graph") or {}
-    people = artefact.kind == "graph" or _has_authors(artefact)
+    pairs = artefact.kind == "graph" or has_graph_pairs(facts.get("mixture") or {})
+    people = pairs or _has_authors(artefact)
     rows = staged.rows()
     total = sum(sum(splits.values()) for splits in rows.values())
     about = {config.name: config for config in staged.configs}
@@ -164,6 +166,7 @@ def dataset_card(artefact: Artefact, staged: StagedDataset, options: CardOptions
         "audit": facts.get("audit"),
         "leakage": _leakage(facts.get("mixture"), facts.get("queries")),
         "limits": _LIMITS[artefact.kind],
+        "pairs": pairs,
         "people": people,
         "licence_text": _licence_text(options.licence, options.other_licences),
         "version": __version__,
@@ -262,15 +265,12 @@ def _plain(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    """A value for people; of a name that is a place, its last part."""
+    """A value for people."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    text = str(value)
-    if text.startswith(("/", "~", ".")) or "\\" in text or text[1:3] == ":/":
-        return text.replace("\\", "/").rstrip("/").split("/")[-1]
-    return text
+    return str(value)
 
 
 def _flat(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from obliq_hf.files import read_json
+from obliq_hf.hub.redaction import without_places
 
 __all__ = ["RunFacts", "gather"]
 
@@ -50,7 +51,7 @@ class RunFacts:
 
 
 def gather(run_folder: str | Path | None) -> RunFacts:
-    """Read the files of a run folder that are there.
+    """Read the files of a run folder that are there, without the places that they name.
 
     Args:
         run_folder: The run's folder; None for a checkpoint that stands alone.
@@ -59,11 +60,14 @@ def gather(run_folder: str | Path | None) -> RunFacts:
         return RunFacts()
     root = Path(run_folder)
     found: dict[str, Any] = {
-        name: read_json(root / path) for name, path in _FILES.items() if (root / path).is_file()
+        name: without_places(read_json(root / path))
+        for name, path in _FILES.items()
+        if (root / path).is_file()
     }
     queries = {
-        file.parent.name: read_json(file) for file in sorted(root.glob("synthesis/*/queries.json"))
+        file.parent.name: without_places(read_json(file))
+        for file in sorted(root.glob("synthesis/*/queries.json"))
     }
     if (root / "queries" / "queries.json").is_file():
-        queries["queries"] = read_json(root / "queries" / "queries.json")
+        queries["queries"] = without_places(read_json(root / "queries" / "queries.json"))
     return RunFacts(**found, queries=queries)

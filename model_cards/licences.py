@@ -115,15 +115,16 @@ def carried_over(
         chosen: The one a person wants.
 
     Raises:
-        ObliqError: The one wanted restricts less than the base allows.
+        ObliqError: The one wanted restricts less than the base or the data allow.
     """
     sources = [*([base] if base is not None else []), *data]
     most = max(sources, key=lambda licence: licence.rank, default=UNKNOWN)
     if chosen is None:
         return most
-    if base is not None and chosen.rank < base.rank:
+    if chosen.rank < most.rank and sources:
+        of = "the base" if most == base else "the data"
         raise ObliqError(
-            f"licence {chosen.shown!r} allows more than that of the base, {base.shown!r}; "
-            "a checkpoint carries its base's licence on"
+            f"licence {chosen.shown!r} allows more than that of {of}, {most.shown!r}, which goes "
+            "with what is made from it"
         )
     return chosen

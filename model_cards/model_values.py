@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from obliq_hf.hub.artefacts import has_graph_pairs
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -58,6 +60,7 @@ def collect(model: ModelFiles, facts: RunFacts, options: CardOptions) -> dict[st
         "purity": facts.purity if graph else None,
         "dose_purity": facts.dose_purity if graph else None,
         "audit": facts.audit if graph else None,
+        "pairs": graph,
         "people": graph or "writing" in model.prompts,
     }
 
@@ -76,8 +79,7 @@ def own_limits(model: ModelFiles, facts: RunFacts) -> list[str]:
 
 
 def _trained_on_graph(facts: RunFacts) -> bool:
-    entries = (facts.mixture or {}).get("datasets") or []
-    return any(entry.get("kind") == "graph" for entry in entries)
+    return has_graph_pairs(facts.mixture or {})
 
 
 def _what(model: ModelFiles, facts: RunFacts) -> str:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from model_cards.cards import CardOptions, dataset_card, model_card
 from model_cards.facts import RunFacts, gather
-from model_cards.licences import (
-    PUBLIC_DOMAIN,
-    UNKNOWN,
-    Licence,
-    carried_over,
-    licence_of,
-    parse_licence,
+from model_cards.licence_sources import (
+    base_licence,
+    checkpoint_licence,
+    corpus_licence,
+    data_licences,
 )
+from model_cards.licences import UNKNOWN, carried_over, parse_licence
 from model_cards.results import (
     EvaluatedOn,
     eval_result_entries,
@@ -25,20 +24,20 @@ from model_cards.results import (
 )
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import read_json
-from obliq_hf.hub import Destination, HubError, Pushed, open_repository
+from obliq_hf.hub import Pushed, open_repository
 from obliq_hf.hub.artefacts import read_artefact
-from obliq_hf.hub.card_header import CardHeader, split_card
 from obliq_hf.hub.dataset_push import push_dataset
-from obliq_hf.hub.model_files import BaseModel, ModelFiles, collect_model
-from obliq_hf.hub.model_push import push_model
-from obliq_hf.hub.names import check_repo_id, check_tag
-from obliq_hf.hub.push import read_text
+from obliq_hf.hub.model_files import BaseModel, collect_model
+from obliq_hf.hub.model_push import prepare_push
+from obliq_hf.hub.names import Destination, check_repo_id, check_tag
 from obliq_hf.hub.repository import LocalFile
 
 if TYPE_CHECKING:
+    from obliq_hf.hub import Repository
     from obliq_hf.hub.dataset_push import StagedDataset
+    from obliq_hf.hub.names import RepoType
 
-__all__ = ["PublishOptions", "publish_dataset", "publish_model"]
+__all__ = ["PublishOptions", "packaged_commit", "publish_dataset", "publish_model"]
 
 _NOT_RECORDED = ("seconds", "resumed_from", "losses")
 
@@ -81,13 +80,25 @@ class PublishOptions:
         """The same, after a check of what needs no file.
 
         Raises:
-            ObliqError: The version cannot be a tag, or the Hub knows no such licence.
+            ObliqError: The version cannot be a tag, the Hub knows no such licence, or ``to`` is no
+            destination.
         """
+        Destination.parse(self.to)
         if self.version is not None:
             check_tag(self.version)
         if self.licence is not None:
             parse_licence(self.licence)
         return self
+
+    def repository(self, repo_id: str, repo_type: RepoType) -> Repository:
+        """A repository at the destination.
+
+        Raises:
+            ObliqError: The name is none.
+        """
+        return open_repository(
+            repo_id, repo_type, to=self.to, token=self.token, endpoint=self.endpoint
+        )
 
     def pushing(self) -> dict[str, Any]:
         """The arguments that every push takes."""
@@ -99,14 +110,6 @@ class PublishOptions:
             "replace_card": self.replace_card,
             "message": self.message,
         }
-
-
-def _corpus_licence(corpus: dict[str, Any] | None) -> Licence | None:
-    source = (corpus or {}).get("source") or {}
-    stated = licence_of(source)
-    if stated is None and source.get("builder") == "classics":
-        return PUBLIC_DOMAIN
-    return stated
 
 
 def publish_dataset(
@@ -132,16 +135,16 @@ def publish_dataset(
         ObliqError: The folder, a name or the repository does not allow it.
     """
     given = (options or PublishOptions()).checked()
-    repository = open_repository(
-        repo_id, "dataset", to=given.to, token=given.token, endpoint=given.endpoint
-    )
-    repository.check_access(create_pr=given.create_pr)
+    repository = given.repository(repo_id, "dataset")
+    repository.check_access(create_pr=given.create_pr, private=given.private)
     artefact = read_artefact(folder, task=task, config=config, corpus=corpus)
     beside = Path(corpus) if corpus else Path(folder).resolve().parent / "corpus"
     known = artefact.facts.get("corpus")
     if known is None and (beside / "corpus.json").is_file():
         known = read_json(beside / "corpus.json")
-    licence = parse_licence(given.licence) if given.licence else _corpus_licence(known) or UNKNOWN
+    stated = corpus_licence(known)
+    chosen = parse_licence(given.licence) if given.licence else None
+    licence = carried_over(None, [] if stated is None else [stated], chosen)
 
     def card(staged: StagedDataset) -> str:
         return dataset_card(
@@ -218,24 +221,27 @@ def publish_model(
         if not (adapter / "adapter_config.json").is_file():
             raise ObliqError(f"{adapter}: no adapter there; was the model trained with LoRA?")
         targets.append((adapter, adapter_repo))
-    prepared = []
-    for source, name in targets:
-        repository = open_repository(
-            name, "model", to=given.to, token=given.token, endpoint=given.endpoint
-        )
-        repository.check_access(create_pr=given.create_pr)
-        prepared.append((repository, collect_model(source, base=_pinned(source, named, given))))
+    prepared = [
+        (given.repository(name, "model"), collect_model(source, base=_pinned(source, named, given)))
+        for source, name in targets
+    ]
+    data, unread = data_licences(facts, datasets, given.repository)
     organisation = repo_id.split("/")[0]
     on = EvaluatedOn.parse(corpus_repo) if corpus_repo else None
     if on is None and facts.report:
         on = evaluated_on(facts.report, organisation)
-    done = []
+    pushes = []
     for repository, model in prepared:
         merged = model.kind == "model"
         card_options = CardOptions(
             repo_id=repository.repo_id,
             tag=(given.version or model.default_tag) if given.tagged else "",
-            licence=_model_licence(model, facts, given),
+            licence=checkpoint_licence(
+                model.base,
+                base_licence(model.base, given.repository),
+                data,
+                parse_licence(given.licence) if given.licence else None,
+            ),
             language=given.language,
             title=given.title if repository.repo_id == repo_id else "",
             adapter_repo=adapter_repo if merged else None,
@@ -245,7 +251,7 @@ def publish_model(
         )
         report = facts.report if merged or adapter_repo is None else None
         scored = facts if report else replace(facts, report=None)
-        pushed = push_model(
+        push = prepare_push(
             model,
             repository,
             card=model_card(model, scored, card_options),
@@ -255,12 +261,17 @@ def publish_model(
             tagged=given.tagged,
             **given.pushing(),
         )
+        notes = [f"the licence of dataset {name} could not be read" for name in unread]
         if report and on is None:
-            pushed.notes.append(
+            notes.append(
                 "the results name no dataset repository, so only the card shows them; give it "
                 "with --corpus-repo"
             )
-        done.append(pushed)
+        pushes.append((push, notes))
+    done = []
+    for push, notes in pushes:
+        done.append(push())
+        done[-1].notes.extend(notes)
     return done
 
 
@@ -280,59 +291,22 @@ def _pinned(source: Path, named: BaseModel | None, given: PublishOptions) -> Bas
     config = read_json(source / "config_sentence_transformers.json")
     recorded = config.get("base_model") or {}
     name = named.id if named else recorded.get("id")
-    if not isinstance(name, str) or recorded.get("revision"):
+    if not isinstance(name, str) or (named is None and recorded.get("revision")):
         return named
-    revision = _commit_of(name, given)
+    known = recorded.get("revision") if recorded.get("id") == name else None
+    revision = known or packaged_commit(name, given)
     if revision is None:
         return named
     return BaseModel(name, revision)
 
 
-def _commit_of(name: str, given: PublishOptions) -> str | None:
+def packaged_commit(name: str, given: PublishOptions) -> str | None:
     """The commit on the Hub that holds the very weights of the packaged base, if it does."""
     from obliq_hf.encoder.sources import EMBEDDED_ID, embedded_model_path
 
     if Destination.parse(given.to).folder is not None or name != EMBEDDED_ID:
         return None
-    repository = open_repository(name, "model", token=given.token, endpoint=given.endpoint)
-    now = repository.snapshot()
+    now = given.repository(name, "model").snapshot()
     weights = LocalFile("model.safetensors", embedded_model_path() / "model.safetensors")
     held = now.files.get(weights.path) if now is not None else None
     return now.commit if now is not None and held is not None and held.same_as(weights) else None
-
-
-def _model_licence(model: ModelFiles, facts: RunFacts, given: PublishOptions) -> Licence:
-    chosen = parse_licence(given.licence) if given.licence else None
-    data = [found] if (found := _corpus_licence(facts.corpus)) is not None else []
-    base = _base_licence(model, given)
-    if model.base is not None and base is None and chosen is None:
-        raise ObliqError(
-            f"the licence of the base {model.base.id} is not known here; say which licence the "
-            "checkpoint has with --licence (it may not allow more than the base's)"
-        )
-    return carried_over(base, data, chosen)
-
-
-def _base_licence(model: ModelFiles, given: PublishOptions) -> Licence | None:
-    """The licence in the base's card: of the packaged model, or of the Hub."""
-    from obliq_hf.encoder.sources import EMBEDDED_ID, embedded_model_path
-
-    if model.base is None:
-        return None
-    text = None
-    if model.base.id == EMBEDDED_ID:
-        text = (embedded_model_path() / "README.md").read_text(encoding="utf-8")
-    elif Destination.parse(given.to).folder is not None:
-        local = Path(Destination.parse(given.to).folder or "") / model.base.id / "README.md"
-        text = local.read_text(encoding="utf-8") if local.is_file() else None
-    else:
-        repository = open_repository(
-            model.base.id, "model", token=given.token, endpoint=given.endpoint
-        )
-        try:
-            text = read_text(repository, "README.md", repository.snapshot(model.base.revision))
-        except HubError:
-            text = None
-    if text is None:
-        return None
-    return licence_of(CardHeader(split_card(text)[1], f"card of {model.base.id}").data)

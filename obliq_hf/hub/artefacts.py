@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,13 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from obliq_hf.errors import DataError
 from obliq_hf.files import read_json
 from obliq_hf.hub.corpus_configs import corpus_configs
+from obliq_hf.hub.redaction import without_places
 from obliq_hf.hub.repository import LocalFile
 from obliq_hf.hub.training_configs import graph_configs, mixture_configs, query_configs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from obliq_hf.hub.parquet import DatasetConfig
 
-__all__ = ["Artefact", "ArtefactKind", "artefact_kind", "read_artefact"]
+__all__ = ["Artefact", "ArtefactKind", "artefact_kind", "has_graph_pairs", "read_artefact"]
 
 ArtefactKind = Literal["corpus", "graph", "mixture", "queries"]
 
@@ -36,8 +40,9 @@ class Artefact:
         folder: Where it lies.
         configs: Its configs.
         retired: Configs that an earlier push of the artefact may have made, and it lacks now.
-        facts: Name -> content of its provenance files (``graph``, ``purity``, ``audit``, ...).
-        extra: These files, as they go into the repository.
+        facts: Name -> content of its provenance files (``graph``, ``purity``, ``audit``, ...),
+            without places on this machine; of a mixture also the reports on the graph it is from.
+        extra: Its own files of these, as they go into the repository.
     """
 
     kind: ArtefactKind
@@ -95,11 +100,7 @@ def read_artefact(
     """
     root = Path(folder)
     kind = artefact_kind(root)
-    facts = {
-        Path(name).stem: read_json(root / name)
-        for name in _PROVENANCE[kind]
-        if (root / name).is_file()
-    }
+    facts = _facts(root, _PROVENANCE[kind])
     if kind == "corpus":
         configs, retired = corpus_configs(root)
     elif kind == "graph":
@@ -112,8 +113,44 @@ def read_artefact(
         configs, retired = query_configs(root, corpus=corpus or beside)
     place = configs[0].folder
     extra = [
-        LocalFile(f"{place}/{name}", root / name)
+        LocalFile(f"{place}/{name}", _public(root / name, facts[Path(name).stem]))
         for name in _PROVENANCE[kind]
         if (root / name).is_file()
     ]
+    if kind == "mixture" and has_graph_pairs(facts["mixture"]):
+        facts |= _graph_reports(root.resolve().parent / "graph", facts["mixture"])
     return Artefact(kind, root, configs, retired, facts, extra)
+
+
+def has_graph_pairs(mixture: Mapping[str, Any]) -> bool:
+    """Whether a mixture holds pairs of an authorship graph, by its ``mixture.json``."""
+    return any(entry.get("kind") == "graph" for entry in mixture.get("datasets") or [])
+
+
+def _facts(root: Path, names: Sequence[str]) -> dict[str, Any]:
+    return {
+        Path(name).stem: without_places(read_json(root / name))
+        for name in names
+        if (root / name).is_file()
+    }
+
+
+def _public(file: Path, value: Any) -> Path | bytes:
+    """The file as it is, or without the places on this machine that it names."""
+    if value == read_json(file):
+        return file
+    return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _graph_reports(graph: Path, mixture: Mapping[str, Any]) -> dict[str, Any]:
+    """Purity and audit of the graph beside a mixture, where its pairs are that graph's."""
+    reports = _facts(graph, ("graph.json", "purity.json", "dose_purity.json", "audit.json"))
+    found = reports.pop("graph", None)
+    stated = [
+        entry["source"]["graph"]
+        for entry in mixture["datasets"]
+        if entry.get("kind") == "graph" and (entry.get("source") or {}).get("graph")
+    ]
+    if found is None or any(found.get(k, v) != v for info in stated for k, v in info.items()):
+        return {}
+    return reports

@@ -16,7 +16,7 @@ from obliq_hf.hub.card_header import CardHeader, split_card
 from obliq_hf.hub.cards import HeaderItem, merge_card
 from obliq_hf.hub.names import check_config_names, check_repo_path, check_tag
 from obliq_hf.hub.parquet import SHARD_BYTES, DatasetConfig, StagedSplit, count_rows, write_split
-from obliq_hf.hub.push import check_public, push_change, read_text, tag_version
+from obliq_hf.hub.push import check_public, check_push, push_change, read_text, tag_version
 from obliq_hf.hub.repository import Change, HubError, LocalFile, Pushed, Repository, Snapshot
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def push_dataset(
         check_repo_path(file.path)
     if version is not None:
         check_tag(version)
-    repository.check_access(create_pr=create_pr)
+    repository.check_access(create_pr=create_pr, private=private)
     before = repository.snapshot()
     _check_published(repository, before, names, replace_card)
     with tempfile.TemporaryDirectory(prefix="obliq-publish-") as folder:
@@ -205,6 +205,7 @@ def push_dataset(
         tag = version or staged.default_tag
         finished = card(staged)
         check_public(repository, [LocalFile("README.md", finished.encode()), *extra])
+        check_push(repository, before, create_pr=create_pr, version=version, data=staged.files())
         notes = list(staged.notes)
 
         def plan(now: Snapshot | None) -> Change:
@@ -236,9 +237,6 @@ def push_dataset(
             private=private,
             create_pr=create_pr,
             dry_run=dry_run,
-            data=staged.files(),
-            version=tag,
-            version_given=version is not None,
         )
         pushed.notes.extend(notes)
         if not dry_run:

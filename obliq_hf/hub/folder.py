@@ -43,7 +43,9 @@ class FolderRepository:
     """One repository below a root folder.
 
     A commit builds the whole new tree beside the old one, with unchanged files linked, and then
-    changes places with it, so a reader sees the old state or the new one.
+    takes its place with two renames: no state is ever half-written. Between the renames the folder
+    is missing for a moment; a commit that is killed there is undone by the next one, or by the next
+    look at the folder.
 
     Attributes:
         root: The folder that stands for the Hub.
@@ -78,8 +80,12 @@ class FolderRepository:
     def _state_file(self) -> Path:
         return self.root / _STATE / f"{self.repo_type}s" / f"{self.repo_id}.json"
 
-    def check_access(self, *, create_pr: bool) -> None:
+    def check_access(self, *, create_pr: bool, private: bool | None = None) -> None:
         """Refuse pull requests and a folder that holds something else.
+
+        Args:
+            create_pr: Whether a pull request is asked for.
+            private: Means nothing here.
 
         Raises:
             HubError: Likewise.

@@ -127,6 +127,11 @@ def collect_model(folder: str | Path, *, base: BaseModel | None = None) -> Model
     adapter = None
     if is_adapter:
         adapter = read_json(root / "adapter_config.json")
+        whole = [
+            f.path for f in chosen if re.fullmatch(r"model(-\d+-of-\d+)?\.safetensors", f.path)
+        ]
+        if whole:
+            raise HubError(f"{root}: {whole[0]} holds whole weights beside the adapter's own")
         known = _adapter_base(root, adapter, recorded, base)
     elif known is None and recorded:
         raise HubError(

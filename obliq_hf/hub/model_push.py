@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -11,15 +11,15 @@ from obliq_hf.errors import ObliqError
 from obliq_hf.hub.card_header import CardHeader, split_card
 from obliq_hf.hub.cards import merge_card
 from obliq_hf.hub.names import check_repo_path, check_tag
-from obliq_hf.hub.push import check_public, push_change, read_text, tag_version
+from obliq_hf.hub.push import check_public, check_push, push_change, read_text, tag_version
 from obliq_hf.hub.repository import Change, HubError, LocalFile, Pushed, Repository, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from obliq_hf.hub.model_files import ModelFiles
 
-__all__ = ["push_model"]
+__all__ = ["check_target", "prepare_push", "push_model"]
 
 _OWNED = (
     "license", "license_name", "license_link", "base_model", "base_model_relation",
@@ -31,7 +31,55 @@ _OLD_WEIGHTS = re.compile(
 )
 
 
-def push_model(
+def push_model(model: ModelFiles, repository: Repository, *, card: str, **more: Any) -> Pushed:
+    """Publish a checkpoint in one commit.
+
+    Args:
+        model: The checkpoint's files, from :func:`obliq_hf.hub.model_files.collect_model`.
+        repository: Where to.
+        card: The finished card.
+        more: See :func:`prepare_push`.
+
+    Raises:
+        HubError: See :func:`prepare_push`; or the repository does not hold afterwards what was
+            written.
+    """
+    return prepare_push(model, repository, card=card, **more)()
+
+
+def check_target(
+    repository: Repository,
+    kind: Literal["model", "adapter"],
+    *,
+    private: bool | None = None,
+    create_pr: bool = False,
+    replace_card: bool = False,
+) -> Snapshot | None:
+    """Check that a repository can take a checkpoint, before there is one.
+
+    Args:
+        repository: Where to.
+        kind: Whether it will hold whole weights or an adapter.
+        private: Whether the repository must be private.
+        create_pr: Whether a pull request is asked for.
+        replace_card: Whether its card may be written anew.
+
+    Returns:
+        Its present state; None where it does not exist.
+
+    Raises:
+        HubError: The repository refuses, holds the other kind of checkpoint, or its card cannot
+            be read.
+    """
+    repository.check_access(create_pr=create_pr, private=private)
+    now = repository.snapshot()
+    _check_kind(repository, now, kind)
+    old = None if replace_card else read_text(repository, "README.md", now)
+    CardHeader(split_card(old or "")[1], f"{repository.place}: README.md")
+    return now
+
+
+def prepare_push(
     model: ModelFiles,
     repository: Repository,
     *,
@@ -46,11 +94,11 @@ def push_model(
     replace_card: bool = False,
     message: str | None = None,
     tagged: bool = True,
-) -> Pushed:
-    """Publish a checkpoint in one commit.
+) -> Callable[[], Pushed]:
+    """Check a push in everything that can be checked, and give what makes it.
 
-    Weights of an earlier push that are no longer part of the model are removed; everything else
-    in the repository stays. The same content again makes no commit.
+    The push is one commit. Weights of an earlier push that are no longer part of the model are
+    removed; everything else in the repository stays. The same content again makes no commit.
 
     Args:
         model: The checkpoint's files, from :func:`obliq_hf.hub.model_files.collect_model`.
@@ -69,22 +117,24 @@ def push_model(
         message: First line of the commit message.
         tagged: Whether the commit gets a version tag.
 
+    Returns:
+        The push, to be called once.
+
     Raises:
-        HubError: The repository refuses, holds the other kind of checkpoint, or does not hold
-            afterwards what was written.
+        HubError: The repository refuses, holds the other kind of checkpoint or other content
+            under the version, or a file holds what must not be public.
     """
     for file in extra:
         check_repo_path(file.path)
     if version is not None:
         check_tag(version)
-    repository.check_access(create_pr=create_pr)
-    before = repository.snapshot()
-    _check_kind(repository, before, model)
-    old_card = None if replace_card else read_text(repository, "README.md", before)
-    CardHeader(split_card(old_card or "")[1], f"{repository.place}: README.md")
+    before = check_target(
+        repository, model.kind, private=private, create_pr=create_pr, replace_card=replace_card
+    )
     check_public(
         repository, [LocalFile("README.md", card.encode()), *extra, *_texts_of(model.files)]
     )
+    check_push(repository, before, create_pr=create_pr, version=version, data=model.files)
     tag = version or model.default_tag
     notes = list(model.notes)
     where = f"{repository.place}: README.md"
@@ -107,38 +157,40 @@ def push_model(
             sorted(p for p in held if _OLD_WEIGHTS.fullmatch(p) and p not in paths),
         )
 
-    pushed = push_change(
-        repository,
-        plan,
-        before=before,
-        private=private,
-        create_pr=create_pr,
-        dry_run=dry_run,
-        data=model.files,
-        version=tag,
-        version_given=version is not None,
-    )
-    pushed.notes.extend(notes)
-    if dry_run:
-        return pushed
-    _verify(repository, [*model.files, *extra], pushed.revision)
-    return tag_version(repository, pushed, tag) if tagged and not create_pr else pushed
+    plan(before)  # what cannot be merged is refused here
+
+    def push() -> Pushed:
+        pushed = push_change(
+            repository,
+            plan,
+            before=before,
+            private=private,
+            create_pr=create_pr,
+            dry_run=dry_run,
+        )
+        pushed.notes.extend(notes)
+        if dry_run:
+            return pushed
+        _verify(repository, [*model.files, *extra], pushed.revision)
+        return tag_version(repository, pushed, tag) if tagged and not create_pr else pushed
+
+    return push
 
 
 def _texts_of(files: Sequence[LocalFile]) -> list[LocalFile]:
     return [file for file in files if file.path.endswith((".json", ".jinja"))]
 
 
-def _check_kind(repository: Repository, now: Snapshot | None, model: ModelFiles) -> None:
+def _check_kind(repository: Repository, now: Snapshot | None, kind: str) -> None:
     if now is None:
         return
     holds_adapter = "adapter_config.json" in now.files
     holds_model = any(path.endswith("model.safetensors") for path in now.files) or any(
         path.endswith("model.safetensors.index.json") for path in now.files
     )
-    if model.kind == "adapter" and holds_model and not holds_adapter:
+    if kind == "adapter" and holds_model and not holds_adapter:
         raise HubError(f"{repository.place} holds whole weights; an adapter needs its own name")
-    if model.kind == "model" and holds_adapter:
+    if kind == "model" and holds_adapter:
         raise HubError(f"{repository.place} holds an adapter; whole weights need their own name")
 
 

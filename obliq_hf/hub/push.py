@@ -23,7 +23,7 @@ from obliq_hf.hub.repository import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["check_public", "push_change", "read_text", "tag_version"]
+__all__ = ["check_public", "check_push", "push_change", "read_text", "tag_version"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,32 @@ def check_public(repository: Repository, files: Sequence[LocalFile]) -> None:
                 )
 
 
+def check_push(
+    repository: Repository,
+    before: Snapshot | None,
+    *,
+    create_pr: bool,
+    version: str | None,
+    data: Sequence[LocalFile],
+) -> None:
+    """Refuse a push that could not be finished, before anything of it is written.
+
+    Args:
+        repository: Where to.
+        before: Its present state.
+        create_pr: Whether a pull request is asked for.
+        version: The tag that a person chose, so that it must be new; None where none was chosen.
+        data: The files that a version stands for.
+
+    Raises:
+        HubError: There is nothing to open a pull request in, or the version names other content.
+    """
+    if before is None and create_pr:
+        raise HubError(f"{repository.place}: there is no repository to open a pull request in")
+    if version is not None:
+        _check_version(repository, before, version, data)
+
+
 def push_change(
     repository: Repository,
     plan: Callable[[Snapshot | None], Change],
@@ -76,9 +102,6 @@ def push_change(
     private: bool | None,
     create_pr: bool,
     dry_run: bool,
-    data: Sequence[LocalFile],
-    version: str,
-    version_given: bool,
 ) -> Pushed:
     """Make one commit, again and again until it sits on the state it was planned on.
 
@@ -89,19 +112,12 @@ def push_change(
         private: See :func:`obliq_hf.hub.dataset_push.push_dataset`.
         create_pr: Likewise.
         dry_run: Plan alone.
-        data: The files that a version stands for.
-        version: The tag to be set.
-        version_given: Whether a person chose it, so that it must be new.
 
     Raises:
-        HubError: The version names other content already, or others kept committing.
+        HubError: Others kept committing.
     """
-    if version_given:
-        _check_version(repository, before, version, data)
     if dry_run:
         return _pushed(repository, plan(before), None, before, dry_run=True)
-    if before is None and create_pr:
-        raise HubError(f"{repository.place}: there is no repository to open a pull request in")
     repository.create(private=private)
     for _ in range(_ROUNDS):
         now = repository.snapshot()

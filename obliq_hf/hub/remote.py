@@ -84,12 +84,17 @@ class RemoteRepository:
 
     # ------------------------------------------------------------------ before a push
 
-    def check_access(self, *, create_pr: bool) -> None:
+    def check_access(self, *, create_pr: bool, private: bool | None = None) -> None:
         """Ask the Hub who the token belongs to and whether it may write here.
 
+        Args:
+            create_pr: Whether the change is only proposed.
+            private: Whether the repository must be private.
+
         Raises:
-            HubError: There is no token, it is unknown, it only reads, or a repository of the
-                other type has this name and this type has none.
+            HubError: There is no token, it is unknown, it only reads, a repository of the
+                other type has this name and this type has none, the repository is public and
+                ``private`` was asked for, or the branch to propose a change for is missing.
         """
         if not self.token:
             raise HubError(
@@ -103,13 +108,28 @@ class RemoteRepository:
                 f"{self.place}: the token of {who.get('name')!r} may only read; a token with the "
                 "role 'write' is needed (or --create-pr, which proposes the change)"
             )
-        if self._info() is None:
+        info = self._info()
+        if info is None:
             other = "model" if self.repo_type == "dataset" else "dataset"
             if self._info(other) is not None:
                 raise HubError(
                     f"{self.place}: {self.repo_id} is a {other} repository; "
                     f"a {self.repo_type} needs another name"
                 )
+            return
+        self._check_private(info, private)
+        if create_pr and self.branch != "main" and self._info(revision=self.branch) is None:
+            raise HubError(
+                f"{self.place} has no branch {self.branch!r} to open a pull request for; leave the "
+                "branch out, or make it there first"
+            )
+
+    def _check_private(self, info: Any, private: bool | None) -> None:
+        if private and not info.private:
+            raise HubError(
+                f"{self.place} is public already; make it private there first, "
+                "or leave --private out"
+            )
 
     def _info(self, repo_type: str | None = None, revision: str | None = None) -> Any:
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -138,11 +158,8 @@ class RemoteRepository:
                     self.repo_id, repo_type=self.repo_type, private=private, exist_ok=True
                 ),
             )
-        elif private and not info.private:
-            raise HubError(
-                f"{self.place} is public already; make it private there first, "
-                "or leave --private out"
-            )
+        else:
+            self._check_private(info, private)
         if self.branch != "main":
             self._call(
                 f"make its branch {self.branch}",

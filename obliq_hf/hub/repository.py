@@ -176,7 +176,7 @@ class Repository(Protocol):
         """What ``load_dataset`` or ``SentenceTransformer`` is given."""
         ...
 
-    def check_access(self, *, create_pr: bool) -> None:
+    def check_access(self, *, create_pr: bool, private: bool | None = None) -> None:
         """Find out, before anything is built, whether this push may be made."""
         ...
 
