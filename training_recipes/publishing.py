@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
+from training_recipes.publishing_checks import check_publishing, publish_options, recipe_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from model_cards.publishing import PublishOptions
     from obliq_hf.hub import Pushed
     from training_recipes.recipe import Recipe
 
@@ -132,11 +132,15 @@ class CheckpointPublisher:
         assert hub.repo_id is not None
         known = gather(self.recipe.out)
         facts = replace(known, training=self.training, report=None)
-        with tempfile.TemporaryDirectory(prefix="obliq-publish-") as scratch:
+        with recipe_words(), tempfile.TemporaryDirectory(prefix="obliq-publish-") as scratch:
             place = Path(scratch) / "model"
             model.save(place)
             done = publish_model(
-                place, hub.repo_id, _options(self.recipe, message), facts=facts, base=hub.base
+                place,
+                hub.repo_id,
+                publish_options(self.recipe, message),
+                facts=facts,
+                base=hub.base,
             )
         return done[0]
 
@@ -147,39 +151,6 @@ def checkpoint_publisher(recipe: Recipe) -> Callable[[dict[str, Any]], Checkpoin
     if not hub.push_to_hub or hub.hub_strategy != "every_save":
         return None
     return lambda training: CheckpointPublisher(recipe, training)
-
-
-def _options(recipe: Recipe, message: str | None = None) -> PublishOptions:
-    from model_cards.publishing import PublishOptions
-
-    hub = recipe.hub
-    return PublishOptions(
-        to=hub.to,
-        private=hub.private or None,
-        licence=hub.licence,
-        version=None if message else hub.version,
-        message=message,
-        tagged=message is None,
-    )
-
-
-def check_publishing(recipe: Recipe) -> None:
-    """Check before a run what publishing its result will need.
-
-    Raises:
-        ObliqError: No repository is named, a name is not valid, or the Hub does not let this
-            token write there.
-    """
-    hub = recipe.hub
-    if not hub.push_to_hub:
-        return
-    if hub.repo_id is None:
-        raise ObliqError("hub.repo_id: hub.push_to_hub is on; name the repository to publish to")
-    from obliq_hf.hub import open_repository
-
-    for name in (hub.repo_id, hub.adapter_repo_id):
-        if name is not None:
-            open_repository(name, "model", to=hub.to).check_access(create_pr=False)
 
 
 def publish_run(recipe: Recipe, *, results: bool = True) -> list[Pushed]:
@@ -202,12 +173,13 @@ def publish_run(recipe: Recipe, *, results: bool = True) -> list[Pushed]:
     from model_cards.publishing import publish_model
 
     facts = gather(recipe.out)
-    return publish_model(
-        Path(recipe.out) / "model",
-        hub.repo_id,
-        _options(recipe),
-        facts=facts if results else replace(facts, report=None),
-        adapter_repo=hub.adapter_repo_id if recipe.training.lora is not None else None,
-        base=hub.base,
-        corpus_repo=hub.corpus_repo_id,
-    )
+    with recipe_words():
+        return publish_model(
+            Path(recipe.out) / "model",
+            hub.repo_id,
+            publish_options(recipe),
+            facts=facts if results else replace(facts, report=None),
+            adapter_repo=hub.adapter_repo_id,
+            base=hub.base,
+            corpus_repo=hub.corpus_repo_id,
+        )
