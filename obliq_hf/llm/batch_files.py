@@ -4,7 +4,8 @@ The format is OpenAI's batch format, which `vllm run-batch` and hosted batch ser
 has `custom_id`, `method`, `url` and `body`; a line of answers has `custom_id` and `response`, with
 `status_code` and `body`. A stage goes as far as it can, writes all it still wants to ask, and stops
 with :class:`obliq_hf.llm.BatchPending`, whose message says what to do. Once answers are in the
-folder, the same command goes on; requests without an answer, or with one in error, are asked again.
+folder, the same command goes on; requests without an answer, or with one that is in error or has no
+text, are asked again.
 
 A `custom_id` is the hash of the request, so answers are matched whatever the order, and answers to
 requests that have changed since are not mistaken for others.
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import atomic_path
 from obliq_hf.llm.accounting import Accounting, Price
-from obliq_hf.llm.chat import ChatAnswer, SessionClient, request_key
+from obliq_hf.llm.chat import ChatAnswer, ChatRequest, SessionClient, request_key
 from obliq_hf.llm.completions import STRUCTURED, completion_body, read_completion
 
 if TYPE_CHECKING:
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import TextIO
 
-    from obliq_hf.llm.chat import ChatRequest, ChatSession
+    from obliq_hf.llm.chat import ChatSession
 
 __all__ = ["BatchFileClient"]
 
 logger = logging.getLogger(__name__)
+
+_ANY = ChatRequest("any", [{"role": "user", "content": ""}])
+"""Whether an answer can be used does not depend on what was asked."""
 
 
 class BatchFileClient(SessionClient):
@@ -47,7 +51,7 @@ class BatchFileClient(SessionClient):
             :class:`obliq_hf.llm.endpoint.EndpointClient`.
         extra_body: Further fields of every request's body; part of the cache key.
         price: Of a million tokens, for the accounting.
-        give_up_after: After this many answers in error a request counts as failed.
+        give_up_after: After this many answers in error or without text a request counts as failed.
 
     Raises:
         ObliqError: A setting that is not valid.
@@ -103,7 +107,7 @@ class BatchFileClient(SessionClient):
 
 
 class _Answers:
-    """Where in the folder's answer files each id's answer stands; good ones before errors."""
+    """Where in the folder's answer files each id's answers stand, good ones apart from the rest."""
 
     def __init__(self, folder: Path) -> None:
         self._files = sorted(folder.glob("answers*.jsonl"))
@@ -115,7 +119,7 @@ class _Answers:
                 identifier = row.get("custom_id") if row is not None else None
                 if row is None or not isinstance(identifier, str):
                     unreadable += 1
-                elif _body(row) is not None:
+                elif _read_answer(_ANY, row)[0] is not None:
                     self._good.setdefault(identifier, (number, offset))
                 else:
                     self._bad.setdefault(identifier, []).append((number, offset))
@@ -126,14 +130,24 @@ class _Answers:
                     unreadable,
                 )
 
-    def good(self, identifier: str) -> Mapping[str, Any] | None:
-        """The body of a completion, or None."""
-        at = self._good.get(identifier)
-        return None if at is None else _body(self._read(at))
+    def of(self, identifier: str, request: ChatRequest, give_up_after: int) -> ChatAnswer | None:
+        """The answer to a request; None where it is to be asked (again).
 
-    def errors(self, identifier: str) -> list[str]:
-        """What went wrong each time, as `kind: detail`."""
-        return [_error(self._read(at)) for at in self._bad.get(identifier, ())]
+        Tokens of answers that could not be used are part of it.
+        """
+        good = self._good.get(identifier)
+        places = self._bad.get(identifier, [])
+        if good is None and len(places) < give_up_after:
+            return None
+        places = [*places, *([] if good is None else [good])]
+        read = [_read_answer(request, self._read(at)) for at in places]
+        answer, _, error = read[-1]
+        return replace(
+            answer or ChatAnswer(request.id, error=error),
+            attempts=len(read),
+            prompt_tokens=sum(paid[0] for _, paid, _ in read),
+            completion_tokens=sum(paid[1] for _, paid, _ in read),
+        )
 
     def _read(self, at: tuple[int, int]) -> dict[str, Any]:
         with self._files[at[0]].open("rb") as stream:
@@ -157,27 +171,19 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
             yield start, row if isinstance(row, dict) else None
 
 
-def _body(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _read_answer(
+    request: ChatRequest, row: Mapping[str, Any]
+) -> tuple[ChatAnswer | None, tuple[int, int], str | None]:
+    """A line's answer or None; prompt and completion tokens; the error, as `kind: detail`."""
     response = row.get("response")
-    if not isinstance(response, dict) or row.get("error"):
-        return None
-    body = response.get("body")
-    if response.get("status_code", 200) != 200 or not isinstance(body, dict):
-        return None
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return None
-    content = (choices[0].get("message") or {}).get("content")
-    cut = choices[0].get("finish_reason") in ("length", "content_filter")
-    return body if cut or (isinstance(content, str) and content.strip()) else None
-
-
-def _error(row: Mapping[str, Any]) -> str:
-    response = row.get("response") if isinstance(row.get("response"), dict) else {}
-    assert isinstance(response, dict)
-    said = row.get("error") or response.get("body") or "no reason given"
-    text = " ".join(json.dumps(said, ensure_ascii=False).split())[:300]
-    return f"http-{response.get('status_code') or 'unknown'}: {text}"
+    response = response if isinstance(response, dict) else {}
+    body, status = response.get("body"), response.get("status_code", 200)
+    if row.get("error") or status != 200 or not isinstance(body, dict):
+        said = json.dumps(row.get("error") or body or "no reason given", ensure_ascii=False)
+        kind = f"http-{status}" if response.get("status_code") else "http-unknown"
+        return None, (0, 0), f"{kind}: {' '.join(said.split())[:300]}"
+    answer, paid, fault = read_completion(request, body)
+    return answer, paid, None if fault is None else f"{fault.kind}: {fault.detail}"
 
 
 class _BatchSession:
@@ -201,21 +207,7 @@ class _BatchSession:
 
     def submit(self, request: ChatRequest) -> None:
         identifier = self._owner.custom_id(request)
-        body = self._answers.good(identifier)
-        answer: ChatAnswer | None = None
-        if body is not None:
-            read, paid, fault = read_completion(request, body)
-            error = None if fault is None else f"{fault.kind}: {fault.detail}"
-            answer = replace(
-                read or ChatAnswer(request.id, error=error),
-                attempts=1,
-                prompt_tokens=paid[0],
-                completion_tokens=paid[1],
-            )
-        else:
-            errors = self._answers.errors(identifier)
-            if len(errors) >= self._owner.give_up_after:
-                answer = ChatAnswer(request.id, error=errors[-1], attempts=len(errors))
+        answer = self._answers.of(identifier, request, self._owner.give_up_after)
         if answer is None:
             self._write(identifier, request)
             answer = ChatAnswer(request.id, error=f"pending: {self._instruction()}")

@@ -143,6 +143,38 @@ def test_a_request_always_answered_in_error_is_given_up(tmp_path: Path):
     assert "no" in answer.error
 
 
+@pytest.mark.parametrize("said", [None, "", " ", "<think>I think so</think>"])
+def test_an_answer_without_text_is_asked_again_and_its_tokens_are_counted(tmp_path: Path, said):
+    client = BatchFileClient(tmp_path, model="m", give_up_after=2)
+    for number, answered in enumerate((["t0", "t1"], ["t1"]), 1):
+        with pytest.raises(BatchPending):
+            client.complete_all(many(2))
+        asked = requests_in(tmp_path / f"requests-{number:04d}.jsonl")
+        assert [prompt_of(row["body"]) for row in asked] == answered
+        (tmp_path / f"answers-{number:04d}.jsonl").write_text(
+            "".join(answer_line(row["custom_id"], completion(said)) for row in asked[-1:])
+            + "".join(answer_line(row["custom_id"], completion("good")) for row in asked[:-1])
+        )
+    answers = client.complete_all(many(2))
+    assert (answers["0"].text, answers["0"].attempts, answers["0"].prompt_tokens) == ("good", 1, 7)
+    given_up = answers["1"]
+    assert (given_up.error_kind, given_up.attempts) == ("empty", 2)
+    assert (given_up.prompt_tokens, given_up.completion_tokens) == (14, 6)
+
+
+def test_tokens_of_an_answer_without_text_count_with_the_good_one(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m")
+    for number, said in enumerate((None, "good"), 1):
+        with pytest.raises(BatchPending):
+            client.complete_all(many(1))
+        (row,) = requests_in(tmp_path / f"requests-{number:04d}.jsonl")
+        (tmp_path / f"answers-{number:04d}.jsonl").write_text(
+            answer_line(row["custom_id"], completion(said))
+        )
+    answer = client.complete_all(many(1))["0"]
+    assert (answer.text, answer.attempts, answer.prompt_tokens) == ("good", 2, 14)
+
+
 def test_a_cut_answer_stays_marked(tmp_path: Path):
     client = BatchFileClient(tmp_path, model="m")
     with pytest.raises(BatchPending):
