@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+import sys
+import types
 
 import pytest
 
@@ -12,6 +14,7 @@ from dataset_builders.query_checks import (
     leaked_names,
     leaked_rare_words,
     quoted_run,
+    spacy_names,
 )
 from dataset_builders.query_copies import find_copies
 from obliq_hf.errors import ObliqError
@@ -115,6 +118,48 @@ def test_a_name_in_very_many_documents_identifies_nothing():
 def test_names_in_capitals_and_with_a_genitive_are_found():
     words = CorpusWords.of(["Mr. GOWDY. I yield.", *["nothing to see here"] * 50])
     assert leaked_names("Gowdy’s answer", "Mr. GOWDY. I yield.", words) == ["Gowdy’s"]
+
+
+def test_a_further_recogniser_adds_names_that_the_corpus_writes_in_lower_case(monkeypatch):
+    document = "They walked along with Rose and the weather was cold that day."
+    words = CorpusWords.of([document, *["a rose is a rose in the cold"] * 9])
+    query = "find scenes in which Rose is taken for a walk on a day without sun"
+    form = Form("f", (10, 400), "short", RULES)
+    assert QueryChecker(form, words).check(query, document) == []
+
+    class Entity:
+        def __init__(self, text, label):
+            self.text, self.label_ = text, label
+
+    class Parsed:
+        ents = (Entity("Rose", "PERSON"), Entity("that day", "DATE"))
+
+    loaded = []
+    stub = types.ModuleType("spacy")
+    stub.load = lambda model: loaded.append(model) or (lambda text: Parsed)
+    monkeypatch.setitem(sys.modules, "spacy", stub)
+    names = spacy_names("en_core_web_sm")
+    (problem,) = QueryChecker(form, words, names=names).check(query, document)
+    assert (problem.kind, loaded) == ("name", ["en_core_web_sm"])
+    assert "rose" in problem.detail
+    assert (
+        QueryChecker(form, words, names=names).check(query.replace("Rose", "one"), document) == []
+    )
+
+
+@pytest.mark.parametrize("lacks", ["spacy", "pipeline"])
+def test_names_by_spacy_say_what_to_install(monkeypatch, lacks):
+    stub = None
+    if lacks == "pipeline":
+        stub = types.ModuleType("spacy")
+
+        def load(model):
+            raise OSError(f"[E050] can't find model {model!r}")
+
+        stub.load = load
+    monkeypatch.setitem(sys.modules, "spacy", stub)
+    with pytest.raises(ObliqError, match=r"pip install spacy.*spacy download en_core_web_sm"):
+        spacy_names("en_core_web_sm")
 
 
 def test_a_small_corpus_has_no_rare_words():

@@ -629,7 +629,7 @@ def test_a_report_counts_rare_words_of_the_corpus_even_of_a_few_queries(tmp_path
     assert written["rare_word_leakage"] == measured["rare_word_leakage"] == 0.5
 
 
-def test_memory_does_not_grow_with_the_number_of_documents(tmp_path: Path):
+def test_memory_while_asking_does_not_grow_with_the_number_of_documents(tmp_path: Path):
     peaks = []
     for count in (60, 480):
         calls = first = most = 0
