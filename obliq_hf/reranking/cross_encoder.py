@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from obliq_hf.errors import ObliqError
+from obliq_hf.files import hash_files
 from obliq_hf.reranking.values import Ranking, Tally
 
 if TYPE_CHECKING:
@@ -16,7 +18,25 @@ if TYPE_CHECKING:
     from obliq_hf.reranking.values import Pool
     from obliq_hf.tasks import ObliqTask
 
-__all__ = ["CrossEncoderReranker"]
+__all__ = ["CrossEncoderReranker", "cross_encoder_content"]
+
+
+def cross_encoder_content(model: Any) -> str:
+    """What decides a cross-encoder's scores, as far as it can be told without loading one.
+
+    Args:
+        model: A folder or name, or a model.
+
+    Returns:
+        A digest of a folder's files or of a model's weights and settings; otherwise the name.
+    """
+    if isinstance(model, str | Path):
+        return hash_files(model) if Path(model).is_dir() else str(model)
+    if hasattr(model, "state_dict"):
+        from obliq_hf.encoder.fingerprint import model_fingerprint
+
+        return model_fingerprint(model)
+    return type(model).__name__
 
 
 @dataclass
@@ -52,10 +72,10 @@ class CrossEncoderReranker:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The model and how it is used."""
+        """The model, by its content where it lies in a folder or in memory, and how it is used."""
         return {
             "reranker": "cross-encoder",
-            "model": self._model_name(),
+            "model": cross_encoder_content(self.model),
             "revision": self.revision,
             "max_length": self.max_length,
             "prompt": self.prompt,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.reranking.asking import Asking
 from obliq_hf.reranking.cascade import Cascade
-from obliq_hf.reranking.cross_encoder import CrossEncoderReranker
+from obliq_hf.reranking.cross_encoder import CrossEncoderReranker, cross_encoder_content
 from obliq_hf.reranking.fused import Fused, StoredScores
 from obliq_hf.reranking.listwise import Listwise
 from obliq_hf.reranking.prompt_file import ANSWERS, load_prompt
@@ -42,7 +42,7 @@ class RerankSettings:
         reranker: One of :data:`KINDS`.
         depth: Candidates reranked; after a pre-selection, those it keeps.
         rounds: Tournaments of TourRank.
-        listwise_depth: Candidates that listwise reranking orders.
+        listwise_depth: Candidates that listwise reranking orders; no more than ``depth``.
         prompt: ``task``, ``generic`` or the path of a prompt file.
         answer: ``text``, ``schema`` or ``logprobs``.
         fuse: Fuse with the first stage by ``zscore`` or ``rrf``; None does not.
@@ -86,6 +86,11 @@ class RerankSettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ObliqError(f"key {key!r} must be a whole number >= 1, not {value!r}")
+        if self.reranker == "listwise" and self.listwise_depth > self.depth:
+            raise ObliqError(
+                f"key 'listwise_depth': {self.listwise_depth} candidates cannot be ordered where "
+                f"'depth' is {self.depth}; give a larger depth, or order fewer"
+            )
         if self.plan is not None:
             parse_plan(self.plan, self.depth)
         if "cross-encoder" in (self.reranker, self.preselect) and not self.cross_encoder:
@@ -124,14 +129,15 @@ class RerankSettings:
         if self.reranker == "listwise":
             parts.append(str(self.listwise_depth))
         if self.reranker == "cross-encoder" and self.cross_encoder:
-            parts.append(self.cross_encoder.rstrip("/\\").replace("\\", "/").rsplit("/", 1)[-1])
+            # organisation and name, or a folder and the one it lies in
+            parts += re.split(r"[/\\]+", self.cross_encoder.strip("/\\"))[-2:]
         if self.asks and self.prompt != "task":
             parts.append(re.sub(r"[^A-Za-z0-9]+", "-", self.prompt).strip("-"))
         if self.asks and self.answer != "text":
             parts.append(self.answer)
         if self.fuse:
             parts.append(self.fuse)
-        if self.depth != 100 and self.reranker != "listwise":
+        if self.depth != 100 and (self.reranker != "listwise" or self.fuse or self.preselect):
             parts.append(f"top{self.depth}")
         if self.preselect:
             parts.append(f"from{self.first_stage_depth}-by-{self.preselect}")
@@ -156,8 +162,10 @@ class RerankSettings:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides rankings: the settings, with the content of the prompt for its name."""
+        """What decides rankings: the settings, with the content of prompt and model for a path."""
         values = self.to_dict()
+        if "cross_encoder" in values:
+            values["cross_encoder"] = cross_encoder_content(values["cross_encoder"])
         if "prompt" in values:
             values["prompt"] = load_prompt(values["prompt"]).fingerprint
         return values
@@ -259,7 +267,7 @@ def parse_rerankers(text: str, *, base: RerankSettings | None = None) -> list[Re
         Settings, in the order written, each once.
 
     Raises:
-        ObliqError: Something else.
+        ObliqError: Something else, or two cross-encoders that results could not tell apart.
     """
     base = base or RerankSettings()
     found: dict[str, RerankSettings] = {}
@@ -279,7 +287,8 @@ def parse_rerankers(text: str, *, base: RerankSettings | None = None) -> list[Re
             many = [changes]
         elif kind in ("tourrank", "listwise"):
             key = "rounds" if kind == "tourrank" else "listwise_depth"
-            numbers = _numbers(part, value, getattr(base, key), kind == "listwise")
+            default = base.rounds if kind == "tourrank" else min(base.listwise_depth, base.depth)
+            numbers = _numbers(part, value, default, kind == "listwise")
             many = [{**changes, key: number} for number in numbers]
         elif value:
             raise ObliqError(f"reranker {part!r} takes no number")
@@ -287,7 +296,10 @@ def parse_rerankers(text: str, *, base: RerankSettings | None = None) -> list[Re
             many = [changes]
         for values in many:
             settings = replace(base, **values)
-            found.setdefault(settings.label, settings)
+            if found.setdefault(settings.label, settings) != settings:
+                raise ObliqError(
+                    f"two rerankers have one label, {settings.label!r}; rename the folder of one"
+                )
     if not found:
         raise ObliqError("name at least one reranker, such as identity or tourrank:5")
     return list(found.values())

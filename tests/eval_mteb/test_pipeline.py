@@ -87,10 +87,11 @@ def test_depth_one_changes_nothing_and_depth_two_only_swaps(data, task, dense):
     evaluate(dense, task)
     first = task.outcome.run
     worst = ScriptedClient(lambda request: "[2] > [1]")
-    evaluate(RetrieveAndRerank(dense, RerankSettings("listwise", depth=1), llm=worst), task)
+    one, two = (RerankSettings("listwise", depth=d, listwise_depth=d) for d in (1, 2))
+    evaluate(RetrieveAndRerank(dense, one, llm=worst), task)
     assert task.outcome.run == first
     assert worst.accounting.total.calls == 0
-    evaluate(RetrieveAndRerank(dense, RerankSettings("listwise", depth=2), llm=worst), task)
+    evaluate(RetrieveAndRerank(dense, two, llm=worst), task)
     for query, ranked in task.outcome.run.items():
         a, b, *rest = first[query]
         assert list(ranked) == [b, a, *rest]

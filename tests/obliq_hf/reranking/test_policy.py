@@ -40,8 +40,14 @@ def test_rerankers_are_written_as_on_the_command_line():
         "listwise-20-generic", "tourrank-5-zscore", "tourrank-5",
     ]  # fmt: skip
     (cross,) = parse_rerankers("cross-encoder:org/some-model")
-    assert (cross.cross_encoder, cross.label) == ("org/some-model", "cross-encoder-some-model")
+    assert (cross.cross_encoder, cross.label) == ("org/some-model", "cross-encoder-org-some-model")
+    assert labels("cross-encoder:a/reranker,cross-encoder:b/reranker,cross-encoder:a/reranker") == [
+        "cross-encoder-a-reranker", "cross-encoder-b-reranker",
+    ]  # fmt: skip
+    assert labels("listwise", depth=10) == ["listwise-10"]
     for wrong, message in (
+        ("cross-encoder:x/a/model,cross-encoder:y/a/model", "one label, 'cross-encoder-a-model'"),
+        ("listwise:10..200,listwise:150", "150 candidates .* 'depth' is 100"),
         ("tourank:5", "did you mean 'tourrank'"),
         ("tourrank:0", "range"),
         ("tourrank:5..1", "range"),
@@ -64,6 +70,7 @@ def test_settings_that_are_not_valid_name_their_key():
         ({"preselect": "fusion", "first_stage_depth": 100}, "'first_stage_depth'"),
         ({"preselect": "cross-encoder"}, "'cross_encoder'"),
         ({"early_stop": 0}, "'early_stop'"),
+        ({"reranker": "listwise", "depth": 30, "listwise_depth": 50}, "'depth' is 30"),
         ({"plan": "5x20>10", "depth": 50}, "50 are left"),
         ({"roundz": 5}, "unknown key 'roundz'; did you mean 'rounds'"),
     ):
