@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from hub_state import OWNER
-from run_folder import BASE, COMMIT, PLANTED, make_run
+from huggingface_hub import constants
+from published import files, header, repository, usage
+from run_folder import BASE, COMMIT, PLANTED
+from safetensors.torch import load_file, save
+from typer.testing import CliRunner
 
 from model_cards.cli import publish
 from model_cards.publishing import PublishOptions, publish_dataset, publish_model
 from obliq_hf.cli import main
+from obliq_hf.encoder import ObliqSentenceTransformer
 from obliq_hf.errors import DataError, ObliqError
-from obliq_hf.hub import HubError
+from obliq_hf.hub import HubError, open_repository
 from obliq_hf.hub.card_header import split_card
 
 if TYPE_CHECKING:
@@ -32,58 +39,14 @@ CORPUS, GRAPH = "obliq-ir/writing-classics", "obliq-ir/authorship-graph"
 MODEL, ADAPTER = "obliq-ir/obliq-ir-mini", "obliq-ir/obliq-ir-mini-lora"
 
 
-@pytest.fixture(scope="session")
-def made_run(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Path:
-    folder = tmp_path_factory.mktemp("made") / "run"
-    probes = make_run(folder, tiny_model_dir)
-    np.save(folder / "probe.npy", probes["vectors"], allow_pickle=False)
-    return folder
-
-
-@pytest.fixture
-def run(made_run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made_run, tmp_path / "runs" / "quickstart"))
-
-
-@pytest.fixture(params=["folder", "hub"])
-def options(request: pytest.FixtureRequest, hub: LocalHub, tmp_path: Path) -> PublishOptions:
-    if request.param == "folder":
-        return PublishOptions(to=f"folder:{tmp_path / 'laid-out'}", licence="apache-2.0")
-    return PublishOptions(endpoint=hub.url, token=OWNER, licence="apache-2.0")
-
-
-@pytest.fixture
-def to_folder(tmp_path: Path) -> PublishOptions:
-    return PublishOptions(to=f"folder:{tmp_path / 'laid-out'}", licence="apache-2.0")
-
-
-def repository(tmp_path: Path, name: str) -> Path:
-    return tmp_path / "laid-out" / name
-
-
-def header(folder: Path) -> dict[str, Any]:
-    return yaml.safe_load(split_card((folder / "README.md").read_text(encoding="utf-8"))[1])
-
-
-def usage(folder: Path) -> list[str]:
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {
-        p.relative_to(folder).as_posix(): p.read_bytes()
-        for p in sorted(folder.rglob("*"))
-        if p.is_file()
-    }
-
-
-def put_base(hub: LocalHub, base: Path) -> str:
+def put_base(hub: LocalHub, base: Path) -> None:
     """The base on the Hub under the commit that the checkpoints name, and a newer main."""
     commit = hub.put(BASE, files(base), kind="model")
     repo = hub.repo(BASE, "model")
     repo.commits[COMMIT] = repo.commits[commit]
-    return commit
+    weights = load_file(base / "model.safetensors")
+    newer = {name: tensor * 1.5 for name, tensor in weights.items()}
+    hub.put(BASE, {"model.safetensors": save(newer, {"format": "pt"})}, kind="model")
 
 
 # --------------------------------------------------------------------------- the three lines
@@ -93,9 +56,12 @@ def test_the_command_publishes_and_stock_libraries_load(
     run: Path, hub: LocalHub, tmp_path: Path, tiny_model_dir: Path,
     waits: list[float], monkeypatch: pytest.MonkeyPatch, fresh_process: Callable[..., str],
 ) -> None:  # fmt: skip
-    from huggingface_hub import constants
-
     put_base(hub, tiny_model_dir)
+    local = ObliqSentenceTransformer.from_adapter(run / "adapter", base=tiny_model_dir).eval()
+    ids = local.tokenizer(["the sea was calm"], return_tensors="pt").to(local.device)
+    with torch.no_grad():
+        hidden = local[0].model(**ids).last_hidden_state.cpu()
+    np.save(tmp_path / "hidden.npy", hidden.numpy(), allow_pickle=False)
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setenv("HF_TOKEN", OWNER)
     for words in (
@@ -116,6 +82,8 @@ def test_the_command_publishes_and_stock_libraries_load(
             r"```python\n(.*?)```", hub.content(name, "README.md", kind).decode(), re.DOTALL
         )
     ]  # fmt: skip
+    position = next(i for i, block in enumerate(blocks) if "PeftModel" in block)
+    blocks.insert(position + 1, "pinned = model")
     code = "\n".join(
         [
             "import sys",
@@ -128,9 +96,13 @@ def test_the_command_publishes_and_stock_libraries_load(
             "from sentence_transformers import SentenceTransformer",
             f'wanted = np.load(r"{run / "probe.npy"}")',
             'probes = ["the sea was calm", "he would not say why"]',
-            f'for name in ("{MODEL}", "{ADAPTER}"):',
-            "    given = SentenceTransformer(name).encode_query(probes, prompt_name='writing')",
-            "    print(np.abs(given - wanted).max())",
+            f'merged = SentenceTransformer("{MODEL}")',
+            "given = merged.encode_query(probes, prompt_name='writing')",
+            "print(np.abs(given - wanted).max())",
+            'ids = merged.tokenizer(probes[:1], return_tensors="pt")',
+            "model = pinned.eval()  # the program in the adapter's card",
+            "hidden = model(**ids).last_hidden_state.detach().numpy()",
+            f'print(np.abs(hidden - np.load(r"{tmp_path / "hidden.npy"}")).max())',
             "assert not any(name.startswith('obliq_hf') for name in sys.modules)",
             "print(len(data['corpus']), len(data['relevant_docs']), data['top_ranked']['w1'])",
         ]
@@ -139,6 +111,9 @@ def test_the_command_publishes_and_stock_libraries_load(
     merged, adapter = float(printed[-3]), float(printed[-2])
     assert merged <= 1e-6
     assert adapter <= 1e-5
+    assert any(
+        entry.method == "HEAD" and f"/{BASE}/resolve/{COMMIT}/" in entry.path for entry in hub.log
+    )
     assert printed[-1] == "8 2 ['null', '1e5', 'a b', 'd5', 'd6', 'd7']"
 
 
@@ -611,6 +586,64 @@ def test_the_command_says_what_is_wrong_in_one_line(
     assert message in found.err
     assert "Traceback" not in found.err
     assert not (tmp_path / "laid-out").exists()
+
+
+def test_the_commands_dry_run_and_pull_request_say_what_they_did(
+    run: Path, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", OWNER)
+    words = ["model", str(run / "model"), MODEL, "--adapter", ADAPTER, "--licence", "apache-2.0"]
+    dry = CliRunner().invoke(publish, [*words, "--dry-run"])
+    assert dry.exit_code == 0, dry.output
+    assert f"model {MODEL} at {hub.url}: nothing was written (dry run)" in dry.output
+    assert "  + model.safetensors" in dry.output
+    assert "  + adapter_model.safetensors" in dry.output
+    assert not hub.repos
+    for name in (MODEL, ADAPTER):
+        hub.put(name, {"notes.md": b"x"}, kind="model")
+    pull = CliRunner().invoke(publish, [*words, "--create-pr"])
+    assert pull.exit_code == 0, pull.output
+    for name, weights in ((MODEL, "model"), (ADAPTER, "adapter_model")):
+        proposed = f"proposed at {hub.url}/{name}/discussions/1"
+        assert f"model {name} at {hub.url}: {proposed}" in pull.output
+        assert set(hub.repo(name, "model").files()) == {".gitattributes", "notes.md"}
+        assert f"{weights}.safetensors" in hub.repo(name, "model").files("refs/pr/1")
+
+
+def test_nothing_is_published_before_both_checkpoints_are_found_fit(
+    run: Path, options: PublishOptions, hub: LocalHub, tmp_path: Path
+) -> None:
+    def published() -> bool:
+        return ("model", MODEL) in hub.repos or repository(tmp_path, MODEL).exists()
+
+    whole = f"{ADAPTER}-whole"
+    publish_model(run / "model", whole, options)
+    with pytest.raises(HubError, match="holds whole weights"):
+        publish_model(run / "model", MODEL, options, adapter_repo=whole)
+    assert not published()
+    shutil.copy(run / "model" / "model.safetensors", run / "adapter")
+    with pytest.raises(HubError, match="holds whole weights beside the adapter's own"):
+        publish_model(run / "model", MODEL, options, adapter_repo=ADAPTER)
+    assert not published()
+    (run / "adapter" / "model.safetensors").unlink()
+    publish_model(run / "adapter", ADAPTER, replace(options, version="v1"))
+    config = run / "adapter" / "adapter_config.json"
+    changed = json.loads(config.read_text(encoding="utf-8")) | {"lora_alpha": 7}
+    config.write_text(json.dumps(changed), encoding="utf-8")
+    with pytest.raises(HubError, match="version 'v1' is published already"):
+        publish_model(run / "model", MODEL, replace(options, version="v1"), adapter_repo=ADAPTER)
+    assert not published()
+
+
+def test_a_branch_that_is_missing_is_not_taken_for_a_missing_repository(
+    run: Path, hub: LocalHub
+) -> None:
+    hub.put(MODEL, {"notes.md": b"x"}, kind="model")
+    branch = open_repository(MODEL, "model", token=OWNER, endpoint=hub.url, branch="dev")
+    with pytest.raises(HubError, match="no branch 'dev' to open a pull request for"):
+        branch.check_access(create_pr=True)
+    branch.check_access(create_pr=False)
 
 
 def test_a_pull_request_and_a_dry_run_leave_main_alone(run: Path, hub: LocalHub) -> None:

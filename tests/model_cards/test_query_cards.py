@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from llm_server import oblique_reply
 
+from dataset_builders.synthetic_queries import synthesize
 from model_cards.publishing import PublishOptions, publish_dataset
 from obliq_hf.errors import DataError
-from obliq_hf.files import write_jsonl
+from obliq_hf.files import iter_jsonl, write_jsonl
+from obliq_hf.llm.scripted import ScriptedClient
 from obliq_hf.records import Corpus, write_corpus
+from obliq_hf.tasks import load_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +60,36 @@ def test_queries_without_a_passage_are_refused_by_line_with_the_names_to_choose_
     run = run_with(tmp_path / "run", [{"query": "somebody recalls", "passage": "d1"}])
     with pytest.raises(DataError, match=r"scene\.jsonl:1 has no field 'passage_id' \(nor doc_id"):
         publish_dataset(run / "queries", NAME, to_folder)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A run whose queries a scripted model wrote: ``queries`` and ``synthesis/scene``."""
+    texts = [f"On day {i} the planted raven said that nothing would ever change." for i in range(9)]
+    corpus = Corpus([f"d{i}" for i in range(9)], texts)
+    run = tmp_path / "run"
+    write_corpus(run / "corpus" / "corpus.jsonl", corpus)
+    model = ScriptedClient(lambda r: oblique_reply({"messages": r.messages, "seed": r.seed}))
+    task = replace(load_task("twitter"), name="scene")
+    synthesize(task, corpus, model, run / "synthesis" / "scene", sample=4)
+    rows = [row for _, row in iter_jsonl(run / "synthesis" / "scene" / "queries.jsonl")]
+    write_jsonl(run / "queries" / "scene.jsonl", rows)
+    return run
+
+
+@pytest.mark.parametrize("folder", ["queries", "synthesis/scene"])
+def test_the_card_of_written_queries_tells_how_they_were_written_and_shows_examples(
+    written: Path, tmp_path: Path, to_folder: PublishOptions, folder: str
+) -> None:
+    publish_dataset(written / folder, NAME, to_folder, corpus=written / "corpus")
+    card = (tmp_path / "laid-out" / NAME / "README.md").read_text(encoding="utf-8")
+    assert "| queries written / documents asked | 4 / 4 |" in card
+    assert "| entity leakage | 0.0% |" in card
+    rows = [row for _, row in iter_jsonl(written / "queries" / "scene.jsonl")]
+    assert all(row["text"] in card for row in rows)
+    assert "planted raven" not in card
+    if folder == "queries":
+        shutil.rmtree(written / "synthesis")
+        publish_dataset(written / folder, NAME, to_folder)
+        card = (tmp_path / "laid-out" / NAME / "README.md").read_text(encoding="utf-8")
+        assert "How the queries were written" not in card
