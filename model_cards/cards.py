@@ -1,6 +1,7 @@
 """Cards of datasets, models and adapters, written from what the artefacts say of themselves.
 
-A card holds figures, names and settings. Texts of the data never enter it.
+A card holds figures, names and settings. Texts of documents never enter it; a few of the queries
+that a language model wrote do, as examples.
 """
 
 from __future__ import annotations
@@ -135,7 +136,10 @@ def dataset_card(artefact: Artefact, staged: StagedDataset, options: CardOptions
         The card, with a header that has no ``configs`` and ``dataset_info`` yet: the push adds
         those.
     """
+    from dataset_builders.diagnostics.query_report import card_section
+
     facts = artefact.facts
+    reports = facts.get("reports") or []
     graph = facts.get("graph") or {}
     pairs = artefact.kind == "graph" or has_graph_pairs(facts.get("mixture") or {})
     people = pairs or _has_authors(artefact)
@@ -164,7 +168,8 @@ def dataset_card(artefact: Artefact, staged: StagedDataset, options: CardOptions
         "purity": facts.get("purity"),
         "dose_purity": facts.get("dose_purity"),
         "audit": facts.get("audit"),
-        "leakage": _leakage(facts.get("mixture"), facts.get("queries")),
+        "leakage": _leakage(facts.get("mixture"), None if reports else facts.get("queries")),
+        "written": [card_section(report) for report in reports],
         "limits": _LIMITS[artefact.kind],
         "pairs": pairs,
         "people": people,

@@ -20,11 +20,11 @@ from dataset_builders.diagnostics.leakage import (
 from dataset_builders.query_checks import CorpusWords
 from dataset_builders.query_copies import find_copies
 from obliq_hf.errors import DataError
-from obliq_hf.files import read_json, write_json, write_text
-from obliq_hf.records import Corpus, read_queries
+from obliq_hf.files import write_json, write_text
+from obliq_hf.records import Corpus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from obliq_hf.llm import Price
     from obliq_hf.records import Queries
@@ -147,13 +147,17 @@ def compare_with_official(queries: Sequence[str], official: Sequence[str]) -> di
     }
 
 
-def card_section(folder: str | Path) -> str:
+def card_section(report: Mapping[str, Any]) -> str:
     """The part of a dataset card that tells how the queries were made; no document's text.
 
     Args:
-        folder: A folder with `report.json`.
+        report: What :func:`report_on` returns and `report.json` holds.
+
+    Returns:
+        Markdown without headings.
     """
-    return _markdown(read_json(Path(folder) / "report.json"), [])
+    lines = [f"Task `{report['task']}`:", "", *_figure_lines(report)]
+    return "\n".join([*lines, "Examples:", "", *_example_lines(report)])
 
 
 def _refused_share(info: dict[str, Any]) -> float:
@@ -188,7 +192,14 @@ def _examples(queries: Queries) -> list[dict[str, str]]:
     ]
 
 
-def _markdown(report: dict[str, Any], figures: Sequence[str]) -> str:
+def _markdown(report: Mapping[str, Any], figures: Sequence[str]) -> str:
+    lines = [f"# Synthetic queries: {report['task']}", "", *_figure_lines(report)]
+    for name in figures:
+        lines += [f"![{Path(name).stem.replace('-', ' ')}](figures/{name})", ""]
+    return "\n".join([*lines, "## Examples", "", *_example_lines(report)]) + "\n"
+
+
+def _figure_lines(report: Mapping[str, Any]) -> list[str]:
     counts, found = report["counts"], report["leakage"]
     retrieval = found["self_retrieval"]
     rows = [
@@ -217,8 +228,6 @@ def _markdown(report: dict[str, Any], figures: Sequence[str]) -> str:
             )
         )
     lines = [
-        f"# Synthetic queries: {report['task']}",
-        "",
         f"Model `{report['model']}`"
         + (f" at `{report['revision']}`" if report["revision"] else "")
         + f", lens `{report['lens']}`, {report['variant']}.",
@@ -247,16 +256,18 @@ def _markdown(report: dict[str, Any], figures: Sequence[str]) -> str:
             *(f"| {k.replace('_', ' ')} | {v} |" for k, v in report["official"].items()),
             "",
         ]
-    for name in figures:
-        lines += [f"![{Path(name).stem.replace('-', ' ')}](figures/{name})", ""]
-    lines += ["## Examples", ""]
+    return lines
+
+
+def _example_lines(report: Mapping[str, Any]) -> list[str]:
+    lines = []
     for example in report["examples"]:
         if example["description"]:
             lines.append(f"- *{_one_line(example['description'])}*")
             lines.append(f"  → {_one_line(example['query'])}")
         else:
             lines.append(f"- {_one_line(example['query'])}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _one_line(text: str) -> str:
@@ -327,8 +338,3 @@ def draw_figures(
         figure.savefig(folder / f"{name}.png", dpi=120, metadata={"Software": None})
         names.append(f"{name}.png")
     return names
-
-
-def read_official(path: str | Path) -> list[str]:
-    """Query texts of a task, from its `queries.jsonl`."""
-    return read_queries(path).texts

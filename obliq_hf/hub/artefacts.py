@@ -41,7 +41,8 @@ class Artefact:
         configs: Its configs.
         retired: Configs that an earlier push of the artefact may have made, and it lacks now.
         facts: Name -> content of its provenance files (``graph``, ``purity``, ``audit``, ...),
-            without places on this machine; of a mixture also the reports on the graph it is from.
+            without places on this machine; of a mixture also the reports on the graph it is from,
+            of queries also ``reports``, a list of those on their writing.
         extra: Its own files of these, as they go into the repository.
     """
 
@@ -111,6 +112,7 @@ def read_artefact(
     else:
         beside = root.resolve().parent / "corpus"
         configs, retired = query_configs(root, corpus=corpus or beside)
+        facts["reports"] = _query_reports(root)
     place = configs[0].folder
     extra = [
         LocalFile(f"{place}/{name}", _public(root / name, facts[Path(name).stem]))
@@ -140,6 +142,15 @@ def _public(file: Path, value: Any) -> Path | bytes:
     if value == read_json(file):
         return file
     return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _query_reports(root: Path) -> list[Any]:
+    """The reports on queries that a language model wrote, of a run one a task."""
+    files = [root / "report.json"]
+    if not files[0].is_file():
+        beside = sorted(root.resolve().parent.glob("synthesis/*/report.json"))
+        files = [file for file in beside if (root / f"{file.parent.name}.jsonl").is_file()]
+    return [without_places(read_json(file)) for file in files]
 
 
 def _graph_reports(graph: Path, mixture: Mapping[str, Any]) -> dict[str, Any]:
