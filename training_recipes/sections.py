@@ -361,8 +361,32 @@ class LLMConfig:
     model: str | None = field(default=None, metadata=about("name of the model on the server"))
     revision: str | None = field(default=None, metadata=about("revision of the model"))
     temperature: float = field(default=0.7, metadata=about("sampling temperature", min=0))
-    max_tokens: int = field(default=1024, metadata=about("longest answer", min=1))
+    max_tokens: int = field(
+        default=1024, metadata=about("longest answer, thinking included", min=1)
+    )
+    thinking: bool | None = field(
+        default=None,
+        metadata=about("told to the model's chat template; null where that knows of no thinking"),
+    )
+    structured: Literal["response_format", "structured_outputs", "none"] = field(
+        default="response_format", metadata=about("how the server enforces the form of an answer")
+    )
     concurrency: int = field(default=16, metadata=about("requests in flight", min=1, hashed=False))
     api_key_env: str | None = field(
         default=None, metadata=about("environment variable that holds the key", hashed=False)
     )
+    budget_calls: int | None = field(default=None, metadata=about("most calls", min=0))
+    budget_tokens: int | None = field(default=None, metadata=about("most tokens", min=0))
+    budget_cost: float | None = field(
+        default=None, metadata=about("most money; needs a price", min=0)
+    )
+    price_prompt: float = field(
+        default=0.0, metadata=about("price of a million prompt tokens", min=0, hashed=False)
+    )
+    price_completion: float = field(
+        default=0.0, metadata=about("price of a million answer tokens", min=0, hashed=False)
+    )
+
+    def __post_init__(self) -> None:
+        if self.budget_cost is not None and not (self.price_prompt or self.price_completion):
+            raise ObliqError("budget_cost: needs price_prompt or price_completion")

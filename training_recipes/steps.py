@@ -145,7 +145,7 @@ class RunSteps:
         """
         from dataset_builders.query_flow import Sampling
         from dataset_builders.synthetic_queries import NegativeSettings, synthesize
-        from obliq_hf.llm import load_client
+        from obliq_hf.llm import Budget, Price, load_client
 
         config, llm = self.recipe.queries, self.recipe.llm
         assert llm.endpoint is not None
@@ -153,6 +153,10 @@ class RunSteps:
         task = next(task for task in self.tasks if task.name == name)
         embedded = llm.endpoint.startswith("embedded")
         place = self.folder / "synthesis"
+        limits = (llm.budget_calls, llm.budget_tokens, llm.budget_cost)
+        template = None
+        if llm.thinking is not None:
+            template = {"chat_template_kwargs": {"enable_thinking": llm.thinking}}
         client = load_client(
             llm.endpoint,
             model=llm.model,
@@ -160,6 +164,10 @@ class RunSteps:
             cache=self.folder / "answers.sqlite",
             api_key=key,
             concurrency=llm.concurrency,
+            budget=None if limits == (None, None, None) else Budget(*limits),
+            price=Price(llm.price_prompt, llm.price_completion),
+            structured=llm.structured,
+            extra_body=template,
         )
         with closing(client):
             synthesize(

@@ -13,6 +13,8 @@ from dataset_builders.diagnostics.leakage import (
     self_retrieval_ranks,
 )
 from dataset_builders.diagnostics.query_report import compare_with_official
+from dataset_builders.query_checks import CorpusWords
+from dataset_builders.recorded_queries import load_recorded
 from obliq_hf.errors import DataError
 from obliq_hf.records import Corpus, read_corpus
 
@@ -83,3 +85,24 @@ def test_recorded_queries_hardly_leak(shared_data: Path, task, source, bound):
     assert figures.quotations == 0
     assert figures.near_copies == 0
     assert 0 < figures.coverage < bound
+
+
+@pytest.mark.parametrize(("splits", "count"), [(("train",), 504), (("dev", "test"), 132)])
+def test_the_demos_recorded_queries_hardly_leak(classics_corpus: Corpus, splits, count):
+    rows = [row for s in splits for row in load_recorded("scene", classics_corpus, split=s)]
+    documents = [row.passage_id for row in rows]
+    queries = [row.query for row in rows]
+    ranks = self_retrieval_ranks(queries, documents, classics_corpus)
+    texts = classics_corpus.full_texts()
+    figures = leakage(
+        queries,
+        [texts[classics_corpus.row[i]] for i in documents],
+        words=CorpusWords.of(texts),
+        ranks=ranks,
+        searched=len(texts),
+    )
+    assert figures.queries == count
+    assert (figures.entity_leakage, figures.rare_word_leakage, figures.quotations) == (0, 0, 0)
+    assert figures.near_copies == 0
+    assert 0 < figures.coverage < 0.2
+    assert figures.self_retrieval["rank_10"] < 0.6

@@ -12,6 +12,7 @@ from bench_folder import write_bench
 from llm_server import Reply, ScriptedServer, oblique_reply, prompt_of
 
 from obliq_hf.cli import main
+from obliq_hf.errors import ObliqError
 from obliq_hf.files import iter_jsonl, read_json
 from obliq_hf.records import Corpus, read_corpus, write_corpus
 from training_recipes.recipe import load_recipe
@@ -127,6 +128,29 @@ def test_a_larger_count_asks_only_for_the_documents_that_are_new(
     after = {row["doc_id"]: row["text"] for row in rows_of(tmp_path / "queries" / "echo.jsonl")}
     assert len(after) == 15
     assert before.items() <= after.items()
+
+
+def test_a_recipe_says_how_the_model_is_asked_and_what_it_may_cost(
+    recipe_file: Path, server: ScriptedServer, tmp_path: Path
+) -> None:
+    words = ["--llm.thinking", "false", "--llm.structured", "none", "--llm.budget_calls", "10"]
+    run(recipe_file, server, tmp_path, *words, until="queries")
+    assert server.calls == 10
+    assert all(b["chat_template_kwargs"] == {"enable_thinking": False} for b in server.bodies)
+    assert not any("response_format" in body for body in server.bodies)
+    counts = read_json(tmp_path / "synthesis" / "echo" / "queries.json")["counts"]
+    assert counts["written"] + counts["failed"]["budget"] == 12
+    run(recipe_file, server, tmp_path, *words[:5], "30", until="queries")
+    assert server.calls == 24
+    assert len(rows_of(tmp_path / "queries" / "echo.jsonl")) == 12
+
+
+def test_a_budget_in_money_needs_a_price_before_anything_runs(
+    recipe_file: Path, server: ScriptedServer, tmp_path: Path
+) -> None:
+    with pytest.raises(ObliqError, match=r"llm\.budget_cost: needs price_prompt"):
+        run(recipe_file, server, tmp_path, "--llm.budget_cost", "1")
+    assert load_recipe("obliq_ir_3b").llm.thinking is False
 
 
 def test_each_of_several_corpora_gets_queries_of_its_own(
