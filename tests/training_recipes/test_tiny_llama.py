@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from eval_mteb.evaluation import evaluate_folder
 from model_cards.publishing import PublishOptions, publish_model
 from obliq_hf.encoder import ObliqSentenceTransformer
 from obliq_hf.encoder.text_encoder import load_text_encoder
-from obliq_hf.files import read_json, write_jsonl
+from obliq_hf.files import read_json, write_json, write_jsonl
 from obliq_hf.records import Corpus, write_qrels
 from obliq_hf.search.encoding import encode_corpus
 from obliq_hf.search.index import encode_queries
@@ -194,16 +195,20 @@ def test_a_base_without_the_named_projections_is_told_before_training(
 
 def test_an_adapter_of_another_base_is_refused(trained, tmp_path):
     other = make_bidirectional_llama(tmp_path / "other", seed=3)
+    narrower = _cut(other, tmp_path / "cut")
+    for base in (other, narrower):
+        with pytest.raises(ValueError, match="has other weights than the base"):
+            ObliqSentenceTransformer.from_adapter(trained.adapter, base=base, device="cpu")
+    shutil.copytree(trained.adapter, tmp_path / "unsigned")
+    config = read_json(tmp_path / "unsigned" / "config_sentence_transformers.json")
+    del config["base_model"]["weights"]
+    write_json(tmp_path / "unsigned" / "config_sentence_transformers.json", config)
     with pytest.raises(ValueError, match="does not fit its base"):
-        ObliqSentenceTransformer.from_adapter(
-            trained.adapter, base=_cut(other, tmp_path / "cut"), device="cpu"
-        )
+        ObliqSentenceTransformer.from_adapter(tmp_path / "unsigned", base=narrower, device="cpu")
 
 
 def _cut(folder: Path, out: Path) -> Path:
     """A checkpoint with a narrower feed-forward layer."""
-    import shutil
-
     from transformers import LlamaConfig, LlamaModel
 
     shutil.copytree(folder, out)
