@@ -133,14 +133,14 @@ def test_a_larger_count_asks_only_for_the_documents_that_are_new(
 def test_a_recipe_says_how_the_model_is_asked_and_what_it_may_cost(
     recipe_file: Path, server: ScriptedServer, tmp_path: Path
 ) -> None:
-    words = ["--llm.thinking", "false", "--llm.structured", "none", "--llm.budget_calls", "10"]
-    run(recipe_file, server, tmp_path, *words, until="queries")
+    words = ["--llm.thinking", "false", "--llm.structured", "none", "--llm.concurrency", "1"]
+    run(recipe_file, server, tmp_path, *words, "--llm.budget_calls", "10", until="queries")
     assert server.calls == 10
     assert all(b["chat_template_kwargs"] == {"enable_thinking": False} for b in server.bodies)
     assert not any("response_format" in body for body in server.bodies)
     counts = read_json(tmp_path / "synthesis" / "echo" / "queries.json")["counts"]
     assert counts["written"] + counts["failed"]["budget"] == 12
-    run(recipe_file, server, tmp_path, *words[:5], "30", until="queries")
+    run(recipe_file, server, tmp_path, *words, "--llm.budget_calls", "30", until="queries")
     assert server.calls == 24
     assert len(rows_of(tmp_path / "queries" / "echo.jsonl")) == 12
 
