@@ -4,6 +4,9 @@ Nothing heavy is imported until a name is used::
 
     import mteb, eval_mteb
     results = mteb.evaluate(model, eval_mteb.OBLIQ_BENCH)
+
+``eval_mteb.register_all()`` makes the tasks and checkpoints known to ``mteb.get_task`` and
+``mteb.get_model``; until then nothing in mteb is touched.
 """
 
 from __future__ import annotations
@@ -27,7 +30,16 @@ _WHERE = {
     "write_report": "eval_mteb.report",
 }
 
-__all__ = sorted(_WHERE)
+__all__ = ["register_all", *sorted(_WHERE)]
+
+
+def register_all() -> None:
+    """Make OBLIQ-Bench's tasks and the published checkpoints known to mteb; nothing happens twice.
+
+    ``mteb.get_task`` then finds the gold tasks, ``mteb.get_model`` loads the checkpoints with
+    their prompts, and what they were trained on is known. Any use of the benchmarks does the same.
+    """
+    import_module("eval_mteb.benchmark")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,18 +11,21 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mteb.abstasks.retrieval_dataset_loaders import RetrievalDatasetLoader
 from mteb.benchmarks.benchmark import Benchmark
 from mteb.tasks.retrieval.eng import obliq_bench_retrieval as stock
 
-from eval_mteb.registry import checked, register
-from eval_mteb.retrieval import K_VALUES, AllButExcluded, ObliqRetrieval
+import eval_mteb.checkpoints  # noqa: F401 - who knows the tasks knows the checkpoints
+from eval_mteb.hub_data import BenchRetrieval, CheckedLoader
+from eval_mteb.published_layout import is_published
+from eval_mteb.registry import CheckedName, checked, register
+from eval_mteb.retrieval import K_VALUES, ObliqRetrieval
 from eval_mteb.tasks import folder_tasks, task_class_name
 from obliq_hf.errors import DataError, ObliqError, nearest
-from obliq_hf.files import hash_files
+from obliq_hf.files import content_hash, hash_files
 from obliq_hf.records import read_qrels
 from obliq_hf.task_data import available_tasks
 from obliq_hf.tasks import builtin_task_names, load_task
+from obliq_hf.tasks.naming import GOLD_COUNTERPARTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +43,7 @@ __all__ = [
     "OBLIQ_BENCH_PAPER",
     "PUBLISHED_SIZES",
     "BenchRetrieval",
+    "bench_name",
     "bench_tasks",
     "obliq_bench",
     "published_tasks",
@@ -50,8 +54,9 @@ logger = logging.getLogger(__name__)
 GOLD_REPOSITORY = "dianetc/OBLIQ-Bench"
 GOLD_REVISION = "main"
 """Where the gold judgments lie that mteb's copy lacks. mteb's copy itself is pinned to a commit by
-mteb; of this repository no commit is known here, so the one that was read is logged and kept in
-the task's ``gold_commit``. Another revision can be given to :func:`obliq_bench`."""
+mteb; of this repository no commit is known here, so the content of the judgments that were read is
+part of the task's revision, and their commit is logged and kept in its ``gold_commit``. Another
+revision can be given to :func:`obliq_bench`."""
 
 PUBLISHED_SIZES = {
     "twitter": (72_122, 281),
@@ -74,81 +79,56 @@ _REPORTED = ("twitter", "math", "writing", "congress")
 _NDCG = tuple(f"ndcg_at_{k}" for k in K_VALUES)
 
 
-def _sparse(part: Any) -> None:
-    """Turn "all but the excluded" lists into the excluded alone."""
-    allowed = part["top_ranked"]
-    if allowed is None or isinstance(allowed, AllButExcluded):
-        return
-    documents = [str(d) for d in part["corpus"]["id"]]
-    excluded = {}
-    for query, kept in allowed.items():
-        present = set(kept)
-        excluded[str(query)] = [d for d in documents if d not in present]
-    queries = [str(q) for q in part["queries"]["id"]]
-    part["top_ranked"] = AllButExcluded(documents, queries, excluded)
-
-
-class BenchRetrieval(ObliqRetrieval):
-    """One of mteb's OBLIQ-Bench tasks, evaluated as :class:`ObliqRetrieval` does it."""
-
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Load mteb's copy of the data; exclusions are kept sparse."""
-        if self.data_loaded:
-            return
-        super().load_data(num_proc=num_proc, **kwargs)
-        subset, split = self.place
-        _sparse(self.dataset[subset][split])
-
-
-class _GoldLoader(RetrievalDatasetLoader):
-    """mteb's loader with judgments from elsewhere."""
-
-    gold: Qrels
-
-    def _load_qrels(self, num_proc: int | None) -> Qrels:
-        return self.gold
-
-
 class _GoldRetrieval(BenchRetrieval):
-    """mteb's documents, queries and exclusions with the gold judgments of the source."""
+    """mteb's documents, queries and exclusions with the gold judgments of the source.
+
+    Its revision is mteb's together with the content of the gold judgments, so that results under
+    other judgments are never taken for its own. It is known once :meth:`settle` has read them.
+    """
 
     gold_repository = GOLD_REPOSITORY
     gold_revision = GOLD_REVISION
     gold_file = ""
     gold_commit: str | None = None
+    gold: Qrels | None = None
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Load mteb's copy with the gold judgments in place of the pooled ones."""
-        if self.data_loaded:
-            return
-        from huggingface_hub import hf_hub_download
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        name = CheckedName(self.metadata.name, revision=self.settle, metrics=_NDCG)
+        self.metadata = self.metadata.model_copy(update={"name": name})
 
-        file = Path(
-            hf_hub_download(
-                self.gold_repository,
-                self.gold_file,
-                repo_type="dataset",
-                revision=self.gold_revision,
+    def settle(self) -> str:
+        """Read the gold judgments, without the data, and make them part of the revision."""
+        if self.gold is None:
+            from huggingface_hub import hf_hub_download
+
+            file = Path(
+                hf_hub_download(
+                    self.gold_repository,
+                    self.gold_file,
+                    repo_type="dataset",
+                    revision=self.gold_revision,
+                )
             )
-        )
-        if "snapshots" in file.parts:
-            self.gold_commit = file.parts[file.parts.index("snapshots") + 1]
-            logger.info("%s: gold judgments of commit %s", self.metadata.name, self.gold_commit)
+            if "snapshots" in file.parts:
+                self.gold_commit = file.parts[file.parts.index("snapshots") + 1]
+                logger.info("%s: gold judgments of commit %s", self.metadata.name, self.gold_commit)
+            self.gold = read_qrels(file)
+            source = self.metadata.dataset
+            revision = content_hash(source["revision"], self.gold)[:40]
+            self.metadata = self.metadata.model_copy(
+                update={"dataset": {**source, "revision": revision}}
+            )
+        return self.metadata.revision
+
+    def loader(self) -> CheckedLoader:
+        """What reads mteb's copy, with the gold judgments in place of the pooled ones."""
+        self.settle()
         subset, split = self.place
-        source = self.metadata.dataset
-        loader = _GoldLoader(
-            hf_repo=source["path"], revision=source["revision"], split=split, config=subset
+        source = type(self).metadata.dataset
+        return CheckedLoader(
+            source["path"], source["revision"], split=split, config=subset, gold=self.gold
         )
-        loader.gold = read_qrels(file)
-        part = loader.load(num_proc=num_proc)
-        if not len(part["queries"]):
-            raise DataError(
-                f"{self.metadata.name}: none of the {len(loader.gold)} queries with gold "
-                "judgments is among the queries of mteb's copy"
-            )
-        _sparse(part)
-        self.dataset = {subset: {split: part}}
-        self.data_loaded = True
 
 
 def _metadata(source: TaskMetadata, **changes: Any) -> TaskMetadata:
@@ -162,7 +142,7 @@ def _hub_task(config: str, judgments: str, gold_revision: str) -> type[ObliqRetr
     if (judgments == "pooled") == (config in _POOLED):
         members = {**common, "metadata": _metadata(base.metadata)}
         return type(base.__name__, (BenchRetrieval, base), members)
-    name = f"OBLIQBench{title}GoldRetrieval"
+    name = GOLD_COUNTERPARTS[base.__name__]
     description = base.metadata.description.replace(
         "Relevance is evaluated against pooled judgments.", "Relevance uses gold judgments."
     ).replace("relevance is evaluated against pooled judgments", "relevance uses gold judgments")
@@ -185,33 +165,29 @@ class _PublishedRetrieval(BenchRetrieval):
         """The name in the configuration."""
         return self.place[0]
 
-    def load_data(self, num_proc: int | None = None, **kwargs: Any) -> None:
-        """Load gold judgments as mteb does, pooled ones from the configuration beside them."""
-        if self.data_loaded:
-            return
+    def loader(self) -> CheckedLoader:
+        """Gold judgments as mteb reads them, pooled ones from the configuration beside them."""
         subset, split = self.place
         source = self.metadata.dataset
-        loader = RetrievalDatasetLoader(
-            hf_repo=source["path"], revision=source["revision"], split=split, config=subset
+        return CheckedLoader(
+            source["path"],
+            source["revision"],
+            split=split,
+            config=subset,
+            pooled=self.judgments == "pooled",
+            strict=True,
         )
-        if self.judgments == "pooled":
-            loader = _pooled(loader)
-        part = loader.load(num_proc=num_proc)
-        self.dataset = {subset: {split: part}}
-        _sparse(part)
-        self.data_loaded = True
 
 
-def _pooled(loader: RetrievalDatasetLoader) -> RetrievalDatasetLoader:
-    class Pooled(RetrievalDatasetLoader):
-        def _load_dataset_split(self, config: str, num_proc: int | None) -> Any:
-            if config.endswith("-qrels"):
-                config += "-pooled"
-            return super()._load_dataset_split(config, num_proc)
+def _commit(repository: str, revision: str | None) -> str:
+    """The commit that a repository's revision stands for, or its name where no hub answers."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
-    made = Pooled.__new__(Pooled)
-    made.__dict__.update(loader.__dict__)
-    return made
+    try:
+        return HfApi().dataset_info(repository, revision=revision).sha or revision or "main"
+    except OfflineModeIsEnabled:
+        return revision or "main"
 
 
 def published_tasks(
@@ -220,6 +196,8 @@ def published_tasks(
     revision: str | None = None,
     split: str = "test",
     tasks: Sequence[ObliqTask] = (),
+    only: Sequence[str] | None = None,
+    judgments: Sequence[str] = ("gold", "pooled"),
     name: str | None = None,
 ) -> list[ObliqRetrieval]:
     """The tasks of a repository, or a folder laid out as one, that this project published.
@@ -230,6 +208,8 @@ def published_tasks(
         revision: The repository's revision.
         split: The split whose judgments count.
         tasks: Descriptions of tasks that are not built in.
+        only: Names of the tasks wanted; by default all.
+        judgments: ``gold``, ``pooled`` or both.
         name: What the collection is called in mteb names; by default the repository's name.
 
     Returns:
@@ -245,8 +225,10 @@ def published_tasks(
     for builtin in builtin_task_names():
         known.setdefault(builtin, load_task(builtin))
     found: list[ObliqRetrieval] = []
+    there = False
     local = Path(source).is_dir()
-    commit = hash_files(source)[:40] if local else revision or "main"
+    commit = hash_files(source)[:40] if local else _commit(str(source), revision)
+    collection = name or (Path(source).resolve() if local else Path(source)).name
     for config in configs:
         task = config.removesuffix("-corpus")
         if task == config or f"{task}-queries" not in configs:
@@ -254,7 +236,9 @@ def published_tasks(
         for kind, suffix in (("gold", "-qrels"), ("pooled", "-qrels-pooled")):
             if task + suffix not in configs:
                 continue
-            collection = name or str(source).rstrip("/").rsplit("/", 1)[-1]
+            there = True
+            if kind not in judgments or (only is not None and task not in only):
+                continue
             mteb_name = task_class_name(collection, task, kind)
             metadata = stock.OBLIQBenchMathRetrieval.metadata.model_copy(
                 update={
@@ -276,7 +260,7 @@ def published_tasks(
             cls: type[ObliqRetrieval] = type(mteb_name, (_PublishedRetrieval,), members)
             register(cls)
             found.append(cls())
-    if not found:
+    if not there:
         raise DataError(
             f"{source}: no configuration <task>-corpus with <task>-queries and <task>-qrels among "
             f"{', '.join(configs)}"
@@ -284,26 +268,13 @@ def published_tasks(
     return found
 
 
-def _is_published(source: str | Path) -> bool:
-    """Whether this is a repository, or a folder whose card declares configurations."""
-    root = Path(source)
-    if not root.is_dir():
-        return True
-    card = root / "README.md"
-    if not card.is_file():
-        return False
-    head = card.read_text(encoding="utf-8").split("\n---", 1)[0]
-    return head.startswith("---") and "\nconfigs:" in head
-
-
-def _bench_name(data: TaskData, judgments: str) -> tuple[str, str] | None:
+def bench_name(data: TaskData, judgments: str) -> tuple[str, str] | None:
     """Name and subset in mteb for a copy of the benchmark itself; None for other data."""
-    title, _ = _CONFIGS[data.name]
-    found = (len(data.corpus), len(data.queries))
-    if found != PUBLISHED_SIZES[data.name]:
+    if (len(data.corpus), len(data.queries)) != PUBLISHED_SIZES.get(data.name):
         return None
-    gold = judgments == "gold" and data.name in _POOLED
-    return f"OBLIQBench{title}{'Gold' if gold else ''}Retrieval", data.name
+    title, _ = _CONFIGS[data.name]
+    name = f"OBLIQBench{title}Retrieval"
+    return GOLD_COUNTERPARTS.get(name, name) if judgments == "gold" else name, data.name
 
 
 def bench_tasks(
@@ -312,6 +283,9 @@ def bench_tasks(
     judgments: Sequence[str] = ("gold", "pooled"),
     data: str | Path | None = None,
     gold_revision: str = GOLD_REVISION,
+    split: str = "test",
+    depth: int = 1000,
+    vectors: str | Path | None = None,
     **settings: Any,
 ) -> list[ObliqRetrieval]:
     """OBLIQ-Bench's tasks.
@@ -322,6 +296,9 @@ def bench_tasks(
         data: A copy of the data: a folder in OBLIQ-Bench's own layout or in the one this project
             publishes, or a repository in the latter. By default mteb's copy on the Hub.
         gold_revision: The revision of the gold judgments on the Hub.
+        split: The split whose judgments count; mteb's copy has only ``test``.
+        depth: Documents kept per query; cutoffs beyond it are not computed.
+        vectors: A folder in which document vectors of encoders are kept between evaluations.
         settings: For a folder, further arguments of :func:`eval_mteb.tasks.folder_tasks`.
 
     Returns:
@@ -329,29 +306,42 @@ def bench_tasks(
         the benchmark's (told by the number of documents and queries) they have names of their own.
 
     Raises:
-        ObliqError: An unknown configuration.
+        ObliqError: An unknown configuration, or a setting that the data cannot have.
     """
     for config in configs:
         if config not in _CONFIGS:
             raise ObliqError(f"OBLIQ-Bench has no task {config!r}{nearest(config, _CONFIGS)}")
     made: list[ObliqRetrieval] = []
-    if data is None:
-        for config in configs:
-            for kind in ("gold", "pooled"):
-                if kind in judgments and (kind == "gold" or config in _POOLED):
-                    made.append(_hub_task(config, kind, gold_revision)())
+    if data is None or is_published(data):
+        if settings:
+            raise ObliqError(f"{next(iter(settings))} can be set for a folder of files alone")
+        if data is not None:
+            made = published_tasks(data, split=split, only=configs, judgments=judgments)
+        elif split != "test":
+            raise ObliqError(f"mteb's copy of OBLIQ-Bench has no split {split!r}; present: test")
+        else:
+            made = [
+                _hub_task(config, kind, gold_revision)()
+                for config in configs
+                for kind in ("gold", "pooled")
+                if kind in judgments and (kind == "gold" or config in _POOLED)
+            ]
+        for task in made:
+            task.cut(depth)
+            task.vectors = None if vectors is None else Path(vectors)
         return made
-    if _is_published(data):
-        return [
-            task
-            for task in published_tasks(data)
-            if task.place[0] in configs and task.judgments in judgments
-        ]
     present = available_tasks(data)
     for config in configs:
         if config in present:
             made += folder_tasks(
-                data, load_task(config), judgments=judgments, rename=_bench_name, **settings
+                data,
+                load_task(config),
+                judgments=judgments,
+                rename=bench_name,
+                split=split,
+                depth=depth,
+                vectors=vectors,
+                **settings,
             )
     if not made:
         raise DataError(f"{data}: none of {', '.join(configs)} is there (found: {present})")

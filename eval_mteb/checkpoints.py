@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 
 from eval_mteb.registry import register_model
+from obliq_hf.tasks.naming import GOLD_COUNTERPARTS
 
 if TYPE_CHECKING:
     from eval_mteb.models import SentenceTransformerEncoderWrapper
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["BASE", "CHECKPOINTS", "OBLIQ_IR_3B", "OBLIQ_IR_3B_LORA", "OBLIQ_IR_3B_NO_DISTILL"]
 
 _TRAINED_ON = {
-    "OBLIQBenchTwitterRetrieval",
-    "OBLIQBenchMathRetrieval",
+    *GOLD_COUNTERPARTS,
+    *GOLD_COUNTERPARTS.values(),
     "OBLIQBenchWritingRetrieval",
     "OBLIQBenchCongressRetrieval",
-    "OBLIQBenchWildChatRetrieval",
 }
 _BASE_NAME = "nvidia/llama-nv-embed-reasoning-3b"
 

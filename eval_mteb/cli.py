@@ -19,8 +19,8 @@ def evaluate(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="corpus folder: ours, BEIR's or OBLIQ-Bench's layout; default: OBLIQ-Bench "
-            "from the Hub"
+            help="corpus folder: ours, as published or not, BEIR's or OBLIQ-Bench's layout; "
+            "default: OBLIQ-Bench from the Hub"
         ),
     ] = None,
     model: Annotated[
@@ -50,6 +50,9 @@ def evaluate(
     fuse: Annotated[
         str | None, typer.Option(help="two systems to fuse, as NAME+NAME; comma-separated")
     ] = None,
+    fuse_method: Annotated[
+        str, typer.Option(help="how their scores are fused: zscore or rrf (reciprocal ranks)")
+    ] = "zscore",
     split: Annotated[str, typer.Option(help="split whose judgments count")] = "test",
     judgments: Annotated[
         str, typer.Option(help="gold, pooled or both, where a task has them")
@@ -79,6 +82,7 @@ def evaluate(
         baselines=_names(baseline),
         teacher=teacher,
         fusions=_names(fuse),
+        fusion_method=fuse_method,
         llm=LLMSettings(llm, llm_model, llm_revision) if llm and llm_model else None,
         first_stage=first_stage,
         out=out,
@@ -106,7 +110,7 @@ def compare(
     json_out: Annotated[Path | None, typer.Option("--json", help="file for the rows")] = None,
 ) -> None:
     """Compare two evaluations query by query: first − second."""
-    from eval_mteb.comparisons import METRICS, compare_folders
+    from eval_mteb.comparisons import compare_folders
     from eval_mteb.report_tables import comparison_table
     from eval_mteb.results import read_results
     from obliq_hf.errors import ObliqError
@@ -115,17 +119,19 @@ def compare(
     pair = _names(systems)
     if pair and len(pair) != 2:
         raise ObliqError(f"--systems needs two names, as A,B, not {systems!r}")
-    rows = compare_folders(
+    found = compare_folders(
         read_results(first),
         read_results(second),
         systems=(pair[0], pair[1]) if pair else None,
-        metrics=_names(metric) or METRICS,
+        metrics=_names(metric) or None,
         resamples=resamples,
         seed=seed,
     )
     if json_out is not None:
-        write_json(json_out, rows)
-    typer.echo(comparison_table(rows))
+        write_json(json_out, found.rows)
+    typer.echo(comparison_table(found.rows))
+    for note in found.notes:
+        typer.echo(f"note: {note}")
 
 
 def report(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval_mteb.evaluation import evaluate_system
 from eval_mteb.models import default_name
+from eval_mteb.published_layout import published_names
 from eval_mteb.systems import (
     System,
     bm25_system,
@@ -20,6 +21,7 @@ from eval_mteb.systems import (
 )
 from eval_mteb.tasks import FolderRetrieval, folder_tasks
 from obliq_hf.errors import ObliqError, nearest
+from obliq_hf.search.fusion import FUSION_METHODS
 from obliq_hf.task_data import available_tasks
 from obliq_hf.tasks import builtin_task_names, load_task
 
@@ -68,14 +70,14 @@ class LLMSettings:
 
 def _chosen_tasks(data: Path, names: Sequence[str]) -> list[ObliqTask | str]:
     """The tasks asked for, described where a description is known."""
-    present = available_tasks(data)
+    present = published_names(data) or available_tasks(data)
     if not present:
         raise ObliqError(f"{data}: no task found there")
     chosen: list[ObliqTask | str] = []
     for name in names or present:
         if name.endswith((".yaml", ".yml")) or name in builtin_task_names():
             task = load_task(name)
-            if task.name not in present and len(present) > 1:
+            if task.name not in present and (len(present) > 1 or published_names(data)):
                 raise ObliqError(f"{data} holds no task {task.name!r}{nearest(task.name, present)}")
             chosen.append(task)
         elif name in present:
@@ -116,6 +118,7 @@ def evaluate_command(
     out: Path,
     teacher: str = "stylometric",
     fusions: Sequence[str] = (),
+    fusion_method: str = "zscore",
     llm: LLMSettings | None = None,
     client: ChatClient | None = None,
     first_stage: str | None = None,
@@ -131,7 +134,8 @@ def evaluate_command(
     """Measure models and baselines on tasks.
 
     Args:
-        data: A corpus folder; None for OBLIQ-Bench as mteb's copy on the Hub has it.
+        data: A corpus folder, or one that was published; None for OBLIQ-Bench as mteb's copy on
+            the Hub has it.
         models: Checkpoint folders, hub names or ``embedded``.
         tasks: Names or YAML files; none for all tasks.
         baselines: ``bm25``, ``bm25:<setting>``, ``teacher``, ``rewriter``, ``multihop``,
@@ -139,6 +143,7 @@ def evaluate_command(
         out: The folder for results.
         teacher: The teacher baseline.
         fusions: ``name+name`` of systems measured here.
+        fusion_method: How their scores are fused, ``zscore`` or ``rrf``.
         llm: The language model of the baselines that ask one.
         client: A client in its stead.
         first_stage: The system that those baselines search with; by default the first model, or
@@ -160,6 +165,10 @@ def evaluate_command(
     """
     given = llm or (LLMSettings("http://given", client.model) if client is not None else None)
     _check(models, baselines, given)
+    if fusion_method not in FUSION_METHODS:
+        raise ObliqError(
+            f"no way to fuse {fusion_method!r}{nearest(fusion_method, FUSION_METHODS)}"
+        )
     if data is None:
         unknown = [t for t in tasks if t not in builtin_task_names()]
         if unknown:
@@ -202,8 +211,9 @@ def evaluate_command(
             for system in systems:
                 folders.append(evaluate_system(system, mteb_task, out, **settings))
             for parts in pairs:
-                name = "-".join(["fusion", *parts])
-                fused = fusion_system(out, mteb_task, parts, name=name)
+                kind = ["fusion"] if fusion_method == "zscore" else ["fusion", fusion_method]
+                name = "-".join([*kind, *parts])
+                fused = fusion_system(out, mteb_task, parts, name=name, method=fusion_method)
                 folders.append(evaluate_system(fused, mteb_task, out, **settings))
             if mteb_task.data_loaded:
                 mteb_task.unload_data()
@@ -258,15 +268,18 @@ def _mteb_tasks(
     depth: int,
     vectors: Path,
 ) -> Sequence[ObliqRetrieval]:
-    if data is not None:
-        return folder_tasks(
-            data, task, split=split, judgments=judgments, depth=depth, vectors=vectors
-        )
-    from eval_mteb.benchmark import bench_tasks
+    from eval_mteb.benchmark import bench_name, bench_tasks, published_tasks
 
+    settings: dict[str, Any] = {"split": split, "depth": depth, "vectors": vectors}
     name = task if isinstance(task, str) else task.name
-    made = bench_tasks([name], judgments=judgments)
+    if data is None:
+        return bench_tasks([name], judgments=judgments, **settings)
+    if not published_names(data):
+        return folder_tasks(data, task, judgments=judgments, rename=bench_name, **settings)
+    described = [] if isinstance(task, str) else [task]
+    made = published_tasks(data, tasks=described, only=[name], judgments=judgments, split=split)
     for mteb_task in made:
+        mteb_task.cut(depth)
         mteb_task.vectors = vectors
     return made
 

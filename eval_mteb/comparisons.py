@@ -2,32 +2,78 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from obliq_hf.errors import ObliqError
+from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.statistics import (
     bootstrap_ci,
     compare_metrics,
     holm,
     permutation_test,
+    power_note,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from eval_mteb.results import Scores, SystemResult, TaskResults
 
 __all__ = [
     "METRICS",
+    "FolderComparison",
     "compare_folders",
     "compare_systems",
     "default_pairs",
     "differences",
     "interval",
+    "reported_metrics",
 ]
 
 METRICS = ("ndcg_at_10", "ndcg_at_50", "recall_at_10", "recall_at_50", "recall_at_100")
-"""The metrics reported."""
+"""The metrics reported where they were computed."""
+
+
+def _computed(results: Iterable[TaskResults]) -> dict[str, None]:
+    return dict.fromkeys(
+        metric
+        for task in results
+        for system in task.systems.values()
+        for metric in system.per_query
+    )
+
+
+def reported_metrics(
+    results: Iterable[TaskResults], asked: Sequence[str] | None = None
+) -> list[str]:
+    """The metrics to report: those asked for, else those of :data:`METRICS` that were computed.
+
+    Args:
+        results: The tasks.
+        asked: Metrics by name; None for the usual ones. Rankings so short that none of them was
+            computed are reported by nDCG and recall at their largest cutoff.
+
+    Returns:
+        Names of metrics, each computed for some system.
+
+    Raises:
+        ObliqError: A metric that was asked for was computed for no system.
+    """
+    computed = _computed(results)
+    if asked is not None:
+        for metric in asked:
+            if metric not in computed:
+                raise ObliqError(f"metric {metric!r} was not computed{nearest(metric, computed)}")
+        return list(asked)
+    usual = [metric for metric in METRICS if metric in computed]
+    if usual:
+        return usual
+    found = []
+    for name in ("ndcg", "recall"):
+        cutoffs = [int(m.rsplit("_", 1)[1]) for m in computed if m.startswith(f"{name}_at_")]
+        found += [f"{name}_at_{max(cutoffs)}"] if cutoffs else []
+    return found
+
 
 _PAIRS = (
     ("student", "base"),
@@ -82,8 +128,8 @@ def differences(
         permutation: Add the p of a paired permutation test.
 
     Returns:
-        One row a metric: ``metric``, ``delta``, ``ci95``, ``p``, ``n``, and ``permutation_p``
-        where asked.
+        One row a metric: ``metric``, ``delta``, ``ci95``, ``p``, ``n``; ``permutation_p`` where
+        asked; and ``power``, a note, where there are too few queries to tell much.
 
     Raises:
         ObliqError: The two were not measured on the same queries.
@@ -106,6 +152,8 @@ def differences(
         }
         if found.groups is not None:
             row["groups"] = found.groups
+        elif (note := power_note(left[metric], right[metric])) is not None:
+            row["power"] = note
         if permutation:
             p = permutation_test(left[metric], right[metric], permutations=resamples, seed=seed)
             row["permutation_p"] = round(p, 6)
@@ -153,36 +201,68 @@ def compare_systems(
     return rows
 
 
+@dataclass(frozen=True)
+class FolderComparison:
+    """Two evaluations compared.
+
+    Attributes:
+        rows: As :func:`compare_systems` gives them.
+        notes: What was not compared, and what else to know before reading the rows: a sentence
+            each.
+    """
+
+    rows: list[dict[str, Any]]
+    notes: list[str]
+
+
 def compare_folders(
     first: Mapping[str, TaskResults],
     second: Mapping[str, TaskResults],
     *,
     systems: tuple[str, str] | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] | None = None,
     resamples: int = 10_000,
     seed: int = 0,
-) -> list[dict[str, Any]]:
-    """Compare two evaluations, first − second, system by system under the same name.
+) -> FolderComparison:
+    """Compare two evaluations, first − second.
+
+    Systems of the same name are compared with each other, and the one left over on either side,
+    where there is just one, with its counterpart: two checkpoints have two names.
 
     Args:
         first: One evaluation.
         second: Another of the same tasks.
         systems: One system of each, where the names differ.
-        metrics: The metrics.
+        metrics: The metrics; by default :func:`reported_metrics`.
         resamples: Bootstrap resamples.
         seed: Their seed.
 
     Returns:
-        Rows as :func:`compare_systems` gives them.
+        Rows, and notes on tasks and systems that have no counterpart, on queries left out, and on
+        tasks with few queries.
 
     Raises:
-        ObliqError: No task, or no system, in common; or a task that was not the same data.
+        ObliqError: No task, or no system, in common; a metric that was not computed; or a task
+            that was not the same data.
     """
     common = [key for key in first if key in second]
     if not common:
         raise ObliqError(
             f"the two evaluations have no task in common: {', '.join(first)} and "
             f"{', '.join(second)}"
+        )
+    notes = [
+        f"only in the {which} evaluation: task {key}"
+        for which, one, other in (("first", first, second), ("second", second, first))
+        for key in one
+        if key not in other
+    ]
+    here, there = (reported_metrics([e[k] for k in common], metrics) for e in (first, second))
+    shown = [metric for metric in here if metric in there]
+    if not shown:
+        raise ObliqError(
+            "the two evaluations have no metric in common: "
+            f"{', '.join(here)} and {', '.join(there)}"
         )
     rows: list[dict[str, Any]] = []
     for key in common:
@@ -193,26 +273,55 @@ def compare_folders(
                 f"task {key!r} was not the same data in both evaluations (revisions "
                 f"{str(revisions[0])[:12]} and {str(revisions[1])[:12]})"
             )
-        if systems is not None:
-            pairs = [systems]
-        else:
-            pairs = [(name, name) for name in one.systems if name in two.systems]
-        for a, b in pairs:
-            if a not in one.systems or b not in two.systems:
-                continue
-            if one.systems[a].ceiling or two.systems[b].ceiling:
-                if systems is not None:
-                    raise ObliqError(
-                        f"{a} − {b}: a ceiling that was made with the judgments is no result and "
-                        "is not compared"
-                    )
-                continue
+        for a, b in _pairs(one, two, systems, notes):
             left, right = one.systems[a], two.systems[b]
-            rows += _rows(key, one, left, right, metrics, resamples, seed, True)
+            found = _rows(key, one, left, right, shown, resamples, seed, True)
+            notes += [f"{key}, {a} − {b}: {row['power']}" for row in found[:1] if "power" in row]
+            rows += found
+        left_out = one.info.get("left_out") or {}
+        notes += [f"{key}, left out: {count} {reason}" for reason, count in left_out.items()]
     if not rows:
-        raise ObliqError("the two evaluations have no system in common; name one of each")
+        raise ObliqError(
+            "the two evaluations have no system in common; name one of each with --systems A,B: "
+            f"{', '.join(_names(first, common))} and {', '.join(_names(second, common))}"
+        )
     _correct(rows)
-    return rows
+    return FolderComparison(rows, list(dict.fromkeys(notes)))
+
+
+def _names(results: Mapping[str, TaskResults], tasks: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name for key in tasks for name in results[key].systems))
+
+
+def _pairs(
+    one: TaskResults, two: TaskResults, systems: tuple[str, str] | None, notes: list[str]
+) -> list[tuple[str, str]]:
+    """The systems of one task to compare; what has no counterpart is noted."""
+    if systems is not None:
+        for side, name in zip((one, two), systems, strict=True):
+            if name not in side.systems:
+                notes.append(f"{one.key}, not compared: {side.folder.parent} has no {name}")
+                return []
+            if side.systems[name].ceiling:
+                raise ObliqError(
+                    f"{systems[0]} − {systems[1]}: a ceiling that was made with the judgments is "
+                    "no result and is not compared"
+                )
+        return [systems]
+    left, right = (
+        [name for name, system in side.systems.items() if not system.ceiling] for side in (one, two)
+    )
+    pairs = [(name, name) for name in left if name in right]
+    only = [n for n in left if n not in right], [n for n in right if n not in left]
+    if len(only[0]) == len(only[1]) == 1:
+        return [*pairs, (only[0][0], only[1][0])]
+    for which, names in zip(("first", "second"), only, strict=True):
+        if names:
+            notes.append(
+                f"{one.key}, only in the {which} evaluation: {', '.join(names)} (--systems A,B "
+                "compares systems of different names)"
+            )
+    return pairs
 
 
 def _rows(

@@ -12,7 +12,7 @@ from mteb.models.model_meta import ModelMeta, ScoringFunction
 from mteb.models.sentence_transformer_wrapper import SentenceTransformerEncoderWrapper
 from mteb.types import PromptType
 
-from eval_mteb.registry import known_task
+from eval_mteb.registry import known_model, known_task
 from obliq_hf.encoder.fingerprint import model_fingerprint
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import content_hash, read_json
@@ -68,6 +68,7 @@ def wrap_encoder(
     revision: str | None = None,
     training_datasets: set[str] | None = None,
     adapted_from: str | None = None,
+    known: ModelMeta | None = None,
 ) -> SentenceTransformerEncoderWrapper:
     """A SentenceTransformer as mteb's wrapper, with metadata from its content.
 
@@ -77,6 +78,8 @@ def wrap_encoder(
         revision: The hub revision; by default from content: weights, settings and prompts.
         training_datasets: mteb names of the tasks it was trained on, where known.
         adapted_from: Hub name of the model it was trained from, where known.
+        known: What mteb knows of a model of this name, such as its training data; it stays, but
+            for the revision and what can be read off the model.
 
     Returns:
         The wrapper. Its ``vector_fingerprint`` names what decides the vectors of texts without a
@@ -98,20 +101,28 @@ def wrap_encoder(
     }
     include = [getattr(module, "include_prompt", None) for module in model]
     described = wrapper.mteb_model_meta
-    wrapper.mteb_model_meta = local_meta(
-        name,
-        revision or content_hash(fingerprint, prompts, include)[:40],
-        loader=described.loader,
-        n_parameters=sum(p.numel() for p in model.parameters()),
-        embed_dim=model.get_embedding_dimension(),
-        max_tokens=model.max_seq_length,
-        similarity_fn_name=described.similarity_fn_name or ScoringFunction.COSINE,
-        framework=["Sentence Transformers", "PyTorch"],
-        use_instructions=any(prompts.values()),
-        modalities=["text"],
-        training_datasets=training_datasets,
-        adapted_from=adapted_from,
-    )
+    revision = revision or content_hash(fingerprint, prompts, include)[:40]
+    read = {
+        "n_parameters": sum(p.numel() for p in model.parameters()),
+        "embed_dim": model.get_embedding_dimension(),
+        "max_tokens": model.max_seq_length,
+        "similarity_fn_name": described.similarity_fn_name or ScoringFunction.COSINE,
+        "use_instructions": any(prompts.values()),
+    }
+    if known is not None:
+        meta = known.model_copy(update={"name": name, "revision": revision, **read})
+    else:
+        meta = local_meta(
+            name,
+            revision,
+            loader=described.loader,
+            framework=["Sentence Transformers", "PyTorch"],
+            modalities=["text"],
+            training_datasets=training_datasets,
+            adapted_from=adapted_from,
+            **read,
+        )
+    wrapper.mteb_model_meta = meta
     wrapper.vector_fingerprint = fingerprint  # type: ignore[attr-defined]
     wrapper.include_prompt = include  # type: ignore[attr-defined]
     return wrapper
@@ -197,6 +208,7 @@ def load_encoder(
         model,
         name=name or source.id or default_name(source.location),
         revision=None if changed else commit,
+        known=known_model(source.id) if source.id is not None and name is None else None,
         **(_training(Path(source.location)) if source.local else {}),
     )
 

@@ -14,17 +14,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mteb.cache import ResultCache
 from mteb.get_tasks import _TASKS_REGISTRY
+from mteb.models.model_meta import ModelMeta
 
 from obliq_hf.errors import ObliqError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mteb.abstasks.abstask import AbsTask
     from mteb.abstasks.task_metadata import TaskMetadata
-    from mteb.models.model_meta import ModelMeta
 
-__all__ = ["CheckedName", "checked", "known_task", "register", "register_model", "registered"]
+__all__ = [
+    "CheckedName",
+    "checked",
+    "known_model",
+    "known_task",
+    "register",
+    "register_model",
+    "registered",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +43,19 @@ class CheckedName(str):
     """A task's name that carries what a cached result must have to be that task's.
 
     It is an ordinary string everywhere; mteb's result cache, where it is asked for a name of this
-    class, refuses results of another dataset revision or without one of the metrics.
+    class, refuses results of another dataset revision, without one of the metrics, or of a model
+    that has no name and revision of its own.
     """
 
     __slots__ = ("metrics", "revision")
 
-    revision: str
+    revision: str | Callable[[], str]
     metrics: tuple[str, ...]
 
-    def __new__(cls, name: str, *, revision: str, metrics: Sequence[str]) -> CheckedName:
-        """Name, dataset revision, and the metrics that must be in a result."""
+    def __new__(
+        cls, name: str, *, revision: str | Callable[[], str], metrics: Sequence[str]
+    ) -> CheckedName:
+        """Name, dataset revision (or what finds it out), and the metrics a result must have."""
         made = super().__new__(cls, name)
         made.revision = revision
         made.metrics = tuple(metrics)
@@ -55,15 +66,24 @@ class CheckedName(str):
         return _rebuild, (str(self), self.revision, self.metrics)
 
 
-def _rebuild(name: str, revision: str, metrics: tuple[str, ...]) -> CheckedName:
+def _rebuild(name: str, revision: str | Callable[[], str], metrics: tuple[str, ...]) -> CheckedName:
     return CheckedName(name, revision=revision, metrics=metrics)
 
 
+def _named(model: Any) -> bool:
+    """Whether a model's metadata tell it from every other model."""
+    if not isinstance(model, ModelMeta):
+        return True
+    unknown = {None, "no_model_name/available", "no_revision_available"}
+    return model.name not in unknown and model.revision not in unknown
+
+
 def _acceptable(name: CheckedName, result: Any) -> bool:
-    if result.dataset_revision != name.revision:
+    revision = name.revision() if callable(name.revision) else name.revision
+    if result.dataset_revision != revision:
         logger.warning(
             "cached result of %s is over revision %s, not %s: measured again",
-            *(str(name), result.dataset_revision, name.revision),
+            *(str(name), result.dataset_revision, revision),
         )
         return False
     for split in result.scores.values():
@@ -84,8 +104,17 @@ def _guard_cache() -> None:
         return
 
     @functools.wraps(stock)
-    def load_task_result(self: ResultCache, task_name: str, *args: Any, **kwargs: Any) -> Any:
-        result = stock(self, task_name, *args, **kwargs)
+    def load_task_result(
+        self: ResultCache, task_name: str, model_name: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(task_name, CheckedName) and not _named(model_name):
+            logger.warning(
+                "%s: the model has no name and revision of its own, so that no cached result can "
+                "be told to be its; eval_mteb.load_encoder gives it both",
+                str(task_name),
+            )
+            return None
+        result = stock(self, task_name, model_name, *args, **kwargs)
         if isinstance(task_name, CheckedName) and result is not None:
             return result if _acceptable(task_name, result) else None
         return result
@@ -135,6 +164,13 @@ def known_task(name: str) -> type[AbsTask] | None:
 def registered() -> list[str]:
     """Names of the tasks registered here."""
     return sorted(_OURS)
+
+
+def known_model(name: str) -> ModelMeta | None:
+    """The metadata that mteb has of a model, its own or registered here."""
+    from mteb.models.model_implementations import MODEL_REGISTRY
+
+    return MODEL_REGISTRY.get(name)
 
 
 def register_model(meta: ModelMeta) -> ModelMeta:

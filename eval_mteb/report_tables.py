@@ -121,7 +121,8 @@ def terminal_table(report: dict[str, Any]) -> str:
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
     """Paired differences as plain text, aligned."""
-    header = ["task", "a", "b", "metric", "by", "a − b", "95 % interval", "p", "perm. p", "Holm p"]
+    header = ["task", "a", "b", "metric", "by", "n"]
+    header += ["a − b", "95 % interval", "p", "perm. p", "Holm p"]
     cells = [
         [
             row["task"],
@@ -129,6 +130,7 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> str:
             row["b"],
             metric_label(row["metric"]),
             row["by"],
+            str(row["n"]),
             signed(row["delta"]),
             signed_span(row["ci95"]) if any(row["ci95"]) else "[0, 0]",
             f"{row['p']:.4f}",

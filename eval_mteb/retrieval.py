@@ -13,6 +13,7 @@ from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 
 from eval_mteb.dense import EncoderSearch, with_task_prompt
 from eval_mteb.ordering import OrderedSearch
+from eval_mteb.registry import CheckedName
 from obliq_hf.errors import ObliqError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class ObliqRetrieval(AbsTaskRetrieval):
     evaluation are kept in :attr:`outcomes`, by subset and split.
     """
 
-    k_values = K_VALUES
+    k_values: tuple[int, ...] = K_VALUES
     judgments: str = "gold"
     obliq_task: ObliqTask | None = None
     outcomes: dict[tuple[str, str], Outcome]
@@ -126,6 +127,29 @@ class ObliqRetrieval(AbsTaskRetrieval):
     def place(self) -> tuple[str, str]:
         """The subset and split that are evaluated."""
         return str(self.hf_subsets[0]), str(next(iter(self.eval_splits)))
+
+    def settle(self) -> str:
+        """The revision of the data, once everything that decides it is known."""
+        return str(self.metadata.revision)
+
+    def cut(self, depth: int) -> None:
+        """Keep so many documents per query; cutoffs beyond it are not computed.
+
+        Raises:
+            ObliqError: A depth below 1.
+        """
+        if depth < 1:
+            raise ObliqError(f"depth must be at least 1, not {depth}")
+        self._top_k = depth
+        if depth >= max(self.k_values):
+            return
+        self.k_values = tuple(k for k in self.k_values if k <= depth)
+        name = self.metadata.name
+        if isinstance(name, CheckedName):
+            metrics = [f"ndcg_at_{k}" for k in self.k_values]
+            name = CheckedName(name, revision=name.revision, metrics=metrics)
+        main = f"ndcg_at_{max(k for k in self.k_values if k <= 10)}"
+        self.metadata = self.metadata.model_copy(update={"name": name, "main_score": main})
 
     @property
     def outcome(self) -> Outcome:

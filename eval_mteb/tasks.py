@@ -266,4 +266,6 @@ def _make_task(
         },
     )
     register(cls, shipped="keep")
-    return cls()
+    made = cls()
+    made.cut(depth)
+    return made

@@ -169,20 +169,25 @@ def trained_mteb_tasks(
         corpus: The corpus folder they were made from, which need not be there.
 
     Returns:
-        For each task that a dataset is for, sorted: its name over this corpus, where the corpus
-        has the task; and that of the mteb task itself, unless the corpus is known to be another.
+        For each task that a dataset is for, sorted: its names over this corpus, where the corpus
+        has the task; and those of the mteb task itself, unless the corpus is known to be another.
+        Gold and pooled judgments of one task have a name each.
     """
     from obliq_hf.task_data import available_tasks
-    from obliq_hf.tasks.naming import collection_name, task_class_name
+    from obliq_hf.tasks.naming import GOLD_COUNTERPARTS, collection_name, task_class_name
 
     folder = Path(corpus)
     collection = collection_name(folder)
     present = available_tasks(folder)
     trained = {table.task for table in tables}
-    names = {task_class_name(collection, name) for name in trained.intersection(present)}
+    names = {
+        task_class_name(collection, name, judgments)
+        for name in trained.intersection(present)
+        for judgments in ("gold", "pooled")
+    }
     for task in tasks:
         if task.name in trained and task.mteb_name is not None and collection not in _OTHER_CORPORA:
-            names.add(task.mteb_name)
+            names |= {task.mteb_name, GOLD_COUNTERPARTS.get(task.mteb_name, task.mteb_name)}
     return sorted(names)
 
 

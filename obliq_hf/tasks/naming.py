@@ -8,7 +8,13 @@ from pathlib import Path
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import read_json
 
-__all__ = ["collection_name", "task_class_name"]
+__all__ = ["GOLD_COUNTERPARTS", "collection_name", "task_class_name"]
+
+GOLD_COUNTERPARTS = {
+    f"OBLIQBench{title}Retrieval": f"OBLIQBench{title}GoldRetrieval"
+    for title in ("Twitter", "Math", "WildChat")
+}
+"""mteb's tasks of OBLIQ-Bench with pooled judgments -> the same with gold ones, named here."""
 
 
 def _camel(text: str) -> str:

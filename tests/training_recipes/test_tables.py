@@ -12,7 +12,7 @@ from obliq_hf.records import Corpus, Queries, write_corpus, write_qrels, write_q
 from obliq_hf.tasks import load_task
 from training_recipes.dev import DevEvaluator
 from training_recipes.sections import TrainingConfig
-from training_recipes.tables import read_dev
+from training_recipes.tables import TrainingTable, read_dev, trained_mteb_tasks
 from training_recipes.train import train
 
 if TYPE_CHECKING:
@@ -81,3 +81,19 @@ def test_a_student_says_which_tasks_data_it_was_trained_on(
     assert meta.is_zero_shot_on([other]) is True
     assert meta.is_zero_shot_on(["OBLIQBenchWritingRetrieval"]) is (builder == "classics")
     assert meta.is_zero_shot_on(["OBLIQBenchMathRetrieval"]) is True
+
+
+def test_training_counts_as_seen_under_gold_and_pooled_judgments_alike(folder: Path) -> None:
+    tables: list[TrainingTable] = [
+        TrainingTable(name, name, "graph", rows=None)  # type: ignore[arg-type]
+        for name in ("math", "writing")
+    ]
+    names = trained_mteb_tasks(tables, [load_task("math"), load_task("writing")], folder)
+    assert {n for n in names if n.startswith("OBLIQBench")} == {
+        "OBLIQBenchMathRetrieval",
+        "OBLIQBenchMathGoldRetrieval",
+        "OBLIQBenchWritingRetrieval",
+    }
+    own = [n for n in names if not n.startswith("OBLIQBench")]
+    assert len(own) == 4
+    assert sum(n.endswith("MathPooled") for n in own) == 1
