@@ -116,6 +116,7 @@ def draw_scores(report: dict[str, Any], systems: list[str], metric: str) -> Figu
     figure, axes = _figure(max(4.2, 1.0 + 0.62 * len(systems)), 3.6, len(tasks))
     for axis, task in zip(axes, tasks, strict=True):
         shown = [s for s in systems if s in report["systems"][task]]
+        shown = [s for s in shown if metric in report["systems"][task][s]]
         means = [report["systems"][task][s][metric] for s in shown]
         spans = [report["intervals"][task][s][metric] for s in shown]
         below = [max(0.0, m - lo) for m, (lo, _) in zip(means, spans, strict=True)]
@@ -223,13 +224,19 @@ def draw_gains(report: dict[str, Any], pairs: list[tuple[str, str]]) -> Figure:
     return figure
 
 
-def draw_scatter(results: dict[str, TaskResults], pair: tuple[str, str]) -> Figure:
-    """nDCG@10 of every query under b and under a; points above the diagonal gained."""
-    shown = {k: t for k, t in results.items() if set(pair) <= set(t.systems)}
+def draw_scatter(
+    results: dict[str, TaskResults], pair: tuple[str, str], metric: str = "ndcg_at_10"
+) -> Figure:
+    """The score of every query under b and under a; points above the diagonal gained."""
+    shown = {
+        key: task
+        for key, task in results.items()
+        if all(name in task.systems and metric in task.systems[name].per_query for name in pair)
+    }
     figure, axes = _figure(3.9, 4.1, len(shown))
     a, b = pair
     for axis, (key, task) in zip(axes, shown.items(), strict=False):
-        left, right = (task.systems[n].scores("ndcg_at_10") for n in (b, a))
+        left, right = (task.systems[n].scores(metric) for n in (b, a))
         axis.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, zorder=1)
         axis.scatter(
             [left[q] for q in left],
@@ -243,7 +250,7 @@ def draw_scatter(results: dict[str, TaskResults], pair: tuple[str, str]) -> Figu
         axis.set_xlim(-0.03, 1.03)
         axis.set_ylim(-0.03, 1.03)
         axis.set_aspect("equal")
-        axis.set_xlabel(f"{LABELS.get(b, b)}, nDCG@10")
-        axis.set_ylabel(f"{LABELS.get(a, a)}, nDCG@10")
+        axis.set_xlabel(f"{LABELS.get(b, b)}, {metric_label(metric)}")
+        axis.set_ylabel(f"{LABELS.get(a, a)}, {metric_label(metric)}")
         axis.set_title(key, fontsize=10)
     return figure

@@ -12,7 +12,7 @@ from eval_mteb.analysis import (
     recall_at_depths,
     shuffled_judgments,
 )
-from eval_mteb.comparisons import METRICS, compare_systems, default_pairs, interval
+from eval_mteb.comparisons import compare_systems, default_pairs, interval, reported_metrics
 from eval_mteb.figures import draw_depth, draw_gains, draw_scatter, draw_scores, save
 from eval_mteb.report_html import html_page
 from eval_mteb.report_markdown import markdown
@@ -56,7 +56,7 @@ def gather(
     run_folder: str | Path,
     *,
     evaluation: str | Path | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] | None = None,
     resamples: int = 10_000,
     seed: int = 0,
     corpus: str | Path | None = None,
@@ -67,7 +67,8 @@ def gather(
     Args:
         run_folder: A training run's folder, or an evaluation folder by itself.
         evaluation: The evaluation folder; by default ``<run_folder>/eval`` where there is one.
-        metrics: The metrics reported; those not computed are passed over.
+        metrics: The metrics reported; by default
+            :func:`eval_mteb.comparisons.reported_metrics`.
         resamples: Bootstrap resamples.
         seed: Their seed.
         corpus: The corpus searched, for examples in words; by default the folder below
@@ -87,6 +88,7 @@ def gather(
     if evaluation is None and not folder.is_dir():
         folder = root
     results = read_results(folder)
+    metrics = reported_metrics(results.values(), metrics)
     shown = main_systems(results)
     systems: dict[str, Any] = {}
     intervals: dict[str, Any] = {}
@@ -116,7 +118,7 @@ def gather(
             }
     report = {
         "name": root.resolve().name,
-        "metrics": list(metrics),
+        "metrics": metrics,
         "main_systems": shown,
         "systems": systems,
         "ceilings": ceilings,
@@ -160,7 +162,7 @@ def gather(
         "analysis": analyse(results, shown, seed=seed),
         "examples": {},
     }
-    if snippets and {"base", "student"} <= set(shown):
+    if snippets and {"base", "student"} <= set(shown) and "ndcg_at_10" in metrics:
         report["examples"] = _examples(root, results, corpus)
     return report, results
 
@@ -262,14 +264,15 @@ def write_report(
     if figures:
         shown = report["main_systems"]
         pictures = {
-            "scores": draw_scores(report, shown, "ndcg_at_10"),
+            "scores": draw_scores(report, shown, report["metrics"][0]),
             "depth": draw_depth(results, shown),
             "recall": draw_depth(results, shown, measure="recall"),
         }
         pairs = default_pairs(shown)
         if pairs:
-            pictures["gains"] = draw_gains(report, pairs)
-            pictures["scatter"] = draw_scatter(results, pairs[0])
+            if any(found["gains"] for found in report["analysis"].values()):
+                pictures["gains"] = draw_gains(report, pairs)
+            pictures["scatter"] = draw_scatter(results, pairs[0], report["metrics"][0])
         (root / "figures").mkdir(parents=True, exist_ok=True)
         for name, figure in pictures.items():
             save(figure, root / "figures" / f"{name}.png")

@@ -87,6 +87,24 @@ def _task_section(report: dict[str, Any], task: str) -> list[str]:
             table(["difference", "by", *[metric_label(m) for m in shown]], cells, left=2),
             "",
         ]
+        tests = [row for row in rows if "holm_p" in row]
+        if tests:
+            found = {(row["a"], row["b"], row["metric"]): row for row in tests}
+            lines += [
+                "p of the paired permutation test, and corrected for the number of tasks (Holm):",
+                "",
+                table(
+                    ["difference", *[metric_label(m) for m in shown]],
+                    [
+                        [
+                            f"{label(a)} − {label(b)}",
+                            *[_tested(found.get((a, b, m))) for m in shown],
+                        ]
+                        for a, b in pairs
+                    ],
+                ),
+                "",
+            ]
     for name, ceiling in report["ceilings"].get(task, {}).items():
         values = ", ".join(f"{metric_label(m)} {number(v)}" for m, v in ceiling["scores"].items())
         lines += [f"Ceiling, not a result — {name}: {values} ({ceiling['about']}).", ""]
@@ -105,6 +123,10 @@ def _task_section(report: dict[str, Any], task: str) -> list[str]:
             "",
         ]
     return lines
+
+
+def _tested(row: dict[str, Any] | None) -> str:
+    return "–" if row is None else f"{row['permutation_p']:.4f}, {row['holm_p']:.4f}"
 
 
 def _searched(report: dict[str, Any]) -> list[str]:
@@ -196,18 +218,26 @@ def _published(report: dict[str, Any]) -> list[str]:
         rows = rows_for(info["name"], info["judgments"])
         if not rows:
             continue
+        measured = [
+            [label(name), "measured here", number(report["systems"][task][name]["ndcg_at_10"])]
+            for name in report["main_systems"]
+            if "ndcg_at_10" in report["systems"][task].get(name, {})
+        ]
         lines += [
             f"### {task}, {info['judgments']} judgments",
             "",
             table(
-                ["published system", "source", "nDCG@10"],
+                ["system", "source", "nDCG@10"],
                 [
-                    [
-                        f"{row.system} (ceiling)" if row.ceiling else row.system,
-                        row.source + (f"; {row.note}" if row.note else ""),
-                        row.text(info["name"], info["judgments"]),
-                    ]
-                    for row in rows
+                    *measured,
+                    *[
+                        [
+                            f"{row.system} (ceiling)" if row.ceiling else row.system,
+                            f"published, {row.source}" + (f"; {row.note}" if row.note else ""),
+                            row.text(info["name"], info["judgments"]),
+                        ]
+                        for row in rows
+                    ],
                 ],
                 left=2,
             ),
@@ -217,10 +247,11 @@ def _published(report: dict[str, Any]) -> list[str]:
         return []
     same = all(i["mteb_name"].startswith("OBLIQBench") for i in report["tasks"].values())
     warning = (
-        "Published, not measured here."
+        "Published, not measured here, apart from the rows that say so."
         if same
-        else "Published, not measured here, and over the benchmark's own data: this run searched "
-        "other data, so the figures show the scale and cannot be compared."
+        else "Published, not measured here, and over the benchmark's own data: this run, in the "
+        "rows marked as measured here, searched other data, so the figures show the scale and "
+        "cannot be compared."
     )
     return ["## Published figures", "", warning, "", *lines]
 
@@ -286,6 +317,7 @@ def _costs(report: dict[str, Any]) -> list[str]:
             known = cost.get("document_vectors_reused")
             llm = cost.get("llm") or {}
             tokens = llm.get("prompt_tokens", 0) + llm.get("completion_tokens", 0)
+            queries = cost.get("queries") or report["tasks"][task]["queries"]
             rows.append(
                 [
                     task,
@@ -293,21 +325,25 @@ def _costs(report: dict[str, Any]) -> list[str]:
                     "found" if known else "–" if encoded is None else f"{encoded:,.1f}",
                     *[
                         f"{each[k]:,.1f}" if k in each else "–"
-                        for k in ("encode queries", "search")
+                        for k in ("encode queries", "search", "total")
                     ],
-                    f"{llm['calls']:,}" if llm.get("calls") else "–",
-                    f"{tokens:,}" if tokens else "–",
+                    f"{llm['calls']:,} ({llm['calls'] / queries:,.1f})" if llm else "–",
+                    f"{tokens:,} ({tokens / queries:,.0f})" if llm else "–",
+                    f"{llm['seconds']:,.1f} ({llm['seconds'] / queries:,.2f})" if llm else "–",
                 ]
             )
     if not rows:
         return []
     head = ["task", "system", "documents encoded, s", "query encoded, ms", "search, ms per query"]
+    head += ["all, ms per query", "calls (per query)", "tokens (per query)"]
     return [
         "## Cost",
         "",
-        table([*head, "calls", "tokens"], rows, left=2),
+        table([*head, "language model, s (per query)"], rows, left=2),
         "",
-        "`found`: the vectors were there from another task or prompt of the same model.",
+        "`found`: the vectors were there from another task or prompt of the same model. Seconds of "
+        "a language model are summed over calls that ran side by side; answers that were there "
+        "already cost nothing.",
         *undefined,
         "",
     ]
@@ -369,7 +405,8 @@ def markdown(report: dict[str, Any]) -> str:
     lines += [f"- {line}" for line in headlines] + ([""] if headlines else [])
     figures = report.get("figures") or {}
     if "scores" in figures:
-        lines += [f"![nDCG@10 with 95 % intervals]({figures['scores']})", ""]
+        shown = metric_label(report["metrics"][0])
+        lines += [f"![{shown} with 95 % intervals]({figures['scores']})", ""]
     for task in report["systems"]:
         lines += _task_section(report, task)
     if "depth" in figures:

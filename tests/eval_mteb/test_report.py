@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -230,8 +231,9 @@ def test_the_terminal_table_is_aligned_and_names_the_difference(run):
 def test_identical_runs_compare_to_nothing_and_other_queries_are_an_error(tmp_path):
     first = read_results(write_run_folder(tmp_path / "a") / "eval")
     second = read_results(write_run_folder(tmp_path / "b") / "eval")
-    rows = compare_folders(first, second, resamples=300)
+    rows = compare_folders(first, second, resamples=300).rows
     assert {tuple(r["ci95"]) for r in rows} == {(0.0, 0.0)}
+    assert {r["n"] for r in rows} == {60}
     assert {r["p"] for r in rows} == {1.0}
     assert {r["holm_p"] for r in rows if r["by"] == "query"} == {1.0}
     assert "[0, 0]" in comparison_table(rows)
@@ -252,6 +254,42 @@ def test_other_data_under_the_same_task_name_is_refused(tmp_path):
         write_json(other / "eval" / task / "task.json", {**info, "revision": "r2"})
     with pytest.raises(ObliqError, match="not the same data"):
         compare_folders(first, read_results(other / "eval"))
+
+
+def test_systems_and_tasks_without_a_counterpart_are_paired_or_named(tmp_path):
+    one, two = (write_run_folder(tmp_path / n, queries=12) / "eval" for n in ("one", "two"))
+    for root, name in ((one, "a"), (two, "b")):
+        for task in ("writing", "scene"):
+            (root / task / "student").rename(root / task / name)
+    (two / "scene").rename(two / "other")
+    found = compare_folders(read_results(one), read_results(two), resamples=200)
+    assert ("a", "b") in {(r["a"], r["b"]) for r in found.rows}
+    assert {r["task"] for r in found.rows} == {"writing"}
+    assert "only in the first evaluation: task scene" in found.notes
+    assert "only in the second evaluation: task other" in found.notes
+    assert "writing, left out: 3 queries without a judgment in this split" in found.notes
+    assert "writing, a − b: only 12 queries: a true difference" in "\n".join(found.notes)
+    (two / "writing" / "bm25").rename(two / "writing" / "c")
+    found = compare_folders(read_results(one), read_results(two), resamples=200)
+    assert ("a", "b") not in {(r["a"], r["b"]) for r in found.rows}
+    assert any("only in the second evaluation: b, c (--systems A,B" in n for n in found.notes)
+    for name in ("base", "base-plain", "base-prompt"):
+        shutil.rmtree(two / "writing" / name)
+    with pytest.raises(ObliqError, match=r"--systems A,B: .*a.* and b, c"):
+        compare_folders(read_results(one), read_results(two))
+
+
+def test_a_metric_that_was_not_computed_is_named_with_its_nearest(run):
+    results = read_results(run)
+    with pytest.raises(ObliqError, match=r"did you mean .*'ndcg_at_10'"):
+        compare_folders(results, results, metrics=["ndgc_at_10"])
+    for file in run.glob("eval/*/*/per_query.json"):
+        kept = {m: v for m, v in read_json(file).items() if int(m.rsplit("_", 1)[1]) <= 5}
+        write_json(file, kept)
+    with pytest.raises(ObliqError, match=r"'ndcg_at_10' was not computed"):
+        compare_folders(results, read_results(run), metrics=["ndcg_at_10"])
+    with pytest.raises(ObliqError, match="no metric in common"):
+        compare_folders(results, read_results(run))
 
 
 def test_holm_corrects_over_the_tasks(run):
@@ -335,7 +373,9 @@ def test_published_rows_stand_beside_a_benchmark_tasks_own_marked_as_such(run):
     text = (run / "report.md").read_text(encoding="utf-8")
     assert "Published, not measured here" in text
     assert "cannot be compared" in text
-    assert "| BM25 | arXiv 2605.06235 | .077 |" in text
+    assert "| BM25 | published, arXiv 2605.06235 | .077 |" in text
+    measured = report["systems"]["writing"]["student"]["ndcg_at_10"]
+    assert f"| student | measured here | .{round(1000 * measured)} |" in text
     assert all("GPT-5.2 multi-hop" not in s for s in report["systems"]["writing"])
 
 
@@ -363,9 +403,56 @@ def test_costs_say_what_a_query_takes(tmp_path, folder, writing, tiny_model_dir)
         show_progress=False,
     )
     write_report(run, resamples=50, figures=False)
+    by_name = cost_rows(run)
+    assert by_name["BM25"]["documents encoded, s"] == "–"
+    assert by_name["base-prompt"]["documents encoded, s"] == "found"
+    plain = by_name["base-plain"]
+    parts = float(plain["query encoded, ms"]) + float(plain["search, ms per query"])
+    assert float(plain["all, ms per query"]) >= parts - 0.2
+
+
+def cost_rows(run: Path) -> dict[str, dict[str, str]]:
+    """System -> column -> cell of the report's table of costs."""
     lines = (run / "report.md").read_text(encoding="utf-8").split("## Cost")[1].splitlines()
-    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if line.startswith("| wr")]
-    by_name = {row[1]: row[2:] for row in rows}
-    assert by_name["BM25"][0] == "–"
-    assert by_name["base-prompt"][0] == "found"
-    assert float(by_name["base-plain"][2]) >= 0
+    header, _, *rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")
+    ]
+    return {row[1]: dict(zip(header, row, strict=True)) for row in rows}
+
+
+def test_a_language_models_seconds_calls_and_tokens_are_said_per_query(run):
+    llm = {"calls": 120, "prompt_tokens": 5000, "completion_tokens": 1000, "seconds": 30.0}
+    cost = {"queries": 60, "seconds": {}, "milliseconds_per_query": {"total": 250.0}, "llm": llm}
+    write_json(run / "eval" / "writing" / "student" / "cost.json", cost)
+    write_report(run, resamples=50, figures=False)
+    row = cost_rows(run)["student"]
+    assert row["calls (per query)"] == "120 (2.0)"
+    assert row["tokens (per query)"] == "6,000 (100)"
+    assert row["language model, s (per query)"] == "30.0 (0.50)"
+    assert row["all, ms per query"] == "250.0"
+
+
+def test_permutation_and_corrected_p_stand_in_the_report_and_its_page(run):
+    report = write_report(run, resamples=200, figures=False)
+    (row,) = [
+        r
+        for r in report["comparisons"]
+        if (r["task"], r["a"], r["b"], r["metric"]) == ("writing", "student", "base", "ndcg_at_10")
+        and r["by"] == "query"
+    ]
+    cell = f"{row['permutation_p']:.4f}, {row['holm_p']:.4f}"
+    assert row["holm_p"] == pytest.approx(2 * row["permutation_p"], abs=2e-6)
+    assert f"| student − base | {cell} |" in (run / "report.md").read_text(encoding="utf-8")
+    assert f"<td class=n>{cell}</td>" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_rankings_too_short_for_the_usual_cutoffs_are_reported_at_theirs(run):
+    for file in run.glob("eval/*/*/per_query.json"):
+        kept = {m: v for m, v in read_json(file).items() if int(m.rsplit("_", 1)[1]) <= 5}
+        write_json(file, kept)
+    report = write_report(run, resamples=100)
+    assert report["metrics"] == ["ndcg_at_5", "recall_at_5"]
+    text = (run / "report.md").read_text(encoding="utf-8")
+    assert "student − base +.100 nDCG@5" in text
+    assert "![nDCG@5 with 95 % intervals](figures/scores.png)" in text
+    assert (run / "figures" / "scatter.png").is_file()
