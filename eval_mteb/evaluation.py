@@ -133,6 +133,7 @@ def evaluate_system(
     Returns:
         The result's folder, written whole or not at all.
     """
+    task.settle()
     folder = Path(out) / safe_name(task.key, "task name") / safe_name(system.name, "system name")
     identity = _identity(system, task)
     record = folder / "system.json"
@@ -153,19 +154,22 @@ def evaluate_system(
     )
     outcome = task.outcome
     scores = per_query(outcome.run, task.qrels, ks=tuple(k for k in task.k_values))
+    for metric, values in outcome.per_query.items():
+        scores.setdefault(metric, {query: values.get(query, 0.0) for query in task.qrels})
+    ceiling = system.ceiling or bool(getattr(model, "ceiling", False))
     result = results.task_results[0].model_copy(update={"date": None})
     with atomic_path(folder) as temporary:
         temporary.mkdir(parents=True)
         write_run(temporary / "run.trec", outcome.run, tag=system.name)
         write_json(temporary / "per_query.json", scores)
-        result.to_disk(temporary / ("ceiling.json" if system.ceiling else "result.json"))
+        result.to_disk(temporary / ("ceiling.json" if ceiling else "result.json"))
         write_json(temporary / "cost.json", _cost(outcome.costs, task))
         write_json(
             temporary / "system.json",
             {
                 **identity,
                 "about": system.about,
-                "ceiling": system.ceiling,
+                "ceiling": ceiling,
                 "model": str(results.model_name),
                 "model_revision": str(results.model_revision),
             },
@@ -181,7 +185,9 @@ def _cost(costs: dict[str, Any], task: ObliqRetrieval) -> dict[str, Any]:
         for phase in ("encode queries", "search")
         if phase in seconds
     }
-    rest = {key: value for key, value in costs.items() if key != "seconds"}
+    if "search_seconds" in costs:
+        per["total"] = round(1000 * costs["search_seconds"] / queries, 3)
+    rest = {k: v for k, v in costs.items() if k not in {"seconds", "search_seconds"}}
     return {
         "queries": queries,
         "documents": len(task.document_ids),

@@ -74,6 +74,7 @@ class OrderedSearch:
     def __init__(self, model: SearchProtocol) -> None:
         self.model = model
         self.seconds: dict[str, float] = {}
+        self.search_seconds = 0.0
         self._row: dict[str, int] = {}
 
     @property
@@ -83,11 +84,12 @@ class OrderedSearch:
 
     @property
     def costs(self) -> dict[str, Any]:
-        """Seconds by phase, with whatever else the model counted (calls, tokens)."""
+        """Seconds by phase and of the whole search, and what else the model counted."""
         own = getattr(self.model, "costs", None)
         counted = dict(own() if callable(own) else own or {})
         seconds = {**self.seconds, **counted.pop("seconds", {})}
-        return {"seconds": seconds, **counted}
+        counted.pop("search_seconds", None)  # of a search within this one
+        return {"seconds": seconds, "search_seconds": self.search_seconds, **counted}
 
     def index(self, corpus: Any, **kwargs: Any) -> None:
         """Index the corpus with the wrapped model."""
@@ -102,7 +104,7 @@ class OrderedSearch:
         """Search with the wrapped model and put its results in strict order."""
         start = time.perf_counter()
         results = self.model.search(queries, top_k=top_k, top_ranked=top_ranked, **kwargs)
-        self.seconds["search"] = time.perf_counter() - start
+        self.seconds["search"] = self.search_seconds = time.perf_counter() - start
         query_ids = list(queries["id"])
         if getattr(self.model, "strict_order", False):
             return {query: results.get(query, {}) for query in query_ids}

@@ -1,16 +1,17 @@
 """Ordering a handful of documents with one call, for the baselines that need it.
 
 An order is always a permutation of what was offered: answers are read by
-:func:`obliq_hf.reranking.parse_ranking`, documents that one leaves out follow in the order given, and
-every fault is counted.
+:func:`obliq_hf.reranking.parser.parse_ranking`, documents that one leaves out follow in the order
+given, and every fault is counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eval_mteb.baselines.prompts import cut, load_prompt, task_words
+from eval_mteb.baselines.rewriter import Spending
 from obliq_hf.llm import run_flows
 from obliq_hf.reranking.parser import parse_ranking
 
@@ -64,11 +65,16 @@ class LLMOrder:
         self.notes = notes or {}
         self.max_tokens = max_tokens
         self.counts: Counter[str] = Counter()
+        self.spending = Spending(client)
 
     @property
     def name(self) -> str:
         """The model's name."""
         return f"{self.client.model}@{self.client.revision or 'unstated'}"
+
+    def costs(self) -> dict[str, Any]:
+        """Calls and tokens, and the answers by what became of them."""
+        return {"llm": self.spending.so_far(), "listwise_answers": dict(self.counts)}
 
     def order(self, lists: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]) -> list[list[str]]:
         """See :class:`Orderer`; a list whose call failed keeps its order and is counted."""

@@ -88,7 +88,7 @@ class RewriterSearch:
     def costs(self) -> dict[str, Any]:
         """What the search cost, with calls and tokens and the queries left as they were."""
         own = getattr(self.base, "costs", None)
-        counted = dict(own() if callable(own) else {})
+        counted = dict(own() if callable(own) else own or {})
         seconds = {**counted.pop("seconds", {}), "rewrite": self.seconds}
         failed = {"not_rewritten": dict(self.failures)}
         return {"seconds": seconds, **counted, "llm": self.spending.so_far(), **failed}

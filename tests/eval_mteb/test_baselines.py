@@ -5,13 +5,15 @@ import json
 import numpy as np
 import pytest
 
+from eval_mteb.baselines.bm25 import BM25Search
 from eval_mteb.baselines.listwise import LLMOrder, sliding_order
-from eval_mteb.baselines.oracle import oracle_plan
+from eval_mteb.baselines.oracle import OracleSearch, oracle_plan
 from eval_mteb.comparisons import compare_folders
 from eval_mteb.evaluation import evaluate_system
 from eval_mteb.report import write_report
 from eval_mteb.results import read_results
 from eval_mteb.systems import (
+    System,
     bm25_system,
     encoder_system,
     multihop_system,
@@ -95,6 +97,7 @@ def test_a_rewriting_is_what_is_searched_with_and_failures_keep_the_query(
     }
     cost = read_json(rewritten / "cost.json")
     assert cost["llm"]["calls"] == 4
+    assert {"search", "rewrite"} <= set(cost["seconds"])
     assert sum(cost["not_rewritten"].values()) == 3
 
 
@@ -191,6 +194,10 @@ def test_the_oracle_is_a_ceiling_with_every_gold_document_in_its_pool(folder, wr
     found = evaluate_system(system, task, tmp_path / "eval")
     assert not (found / "result.json").exists()
     assert (found / "ceiling.json").is_file()
+    cost = read_json(found / "cost.json")
+    assert cost["llm"]["calls"] == 8, "a batch and a final for each of four queries"
+    assert cost["listwise_answers"] == {"complete": 8}
+    assert {"search", "tournament"} <= set(cost["seconds"])
     evaluate_system(bm25_system(), task, tmp_path / "eval")
     results = read_results(tmp_path / "eval")
     oracle = results["writing"].systems["oracle"]
@@ -203,7 +210,21 @@ def test_the_oracle_is_a_ceiling_with_every_gold_document_in_its_pool(folder, wr
     assert "Ceiling, not a result" in (tmp_path / "report.md").read_text(encoding="utf-8")
     with pytest.raises(ObliqError, match="ceiling"):
         compare_folders(results, results, systems=("oracle", "bm25"))
-    assert all("oracle" not in (r["a"], r["b"]) for r in compare_folders(results, results))
+    rows = compare_folders(results, results).rows
+    assert all("oracle" not in (r["a"], r["b"]) for r in rows)
+
+
+def test_a_ceiling_is_one_whatever_it_is_measured_as(folder, writing, tmp_path):
+    task = folder_task(folder, writing)
+
+    def load(task):
+        first = task.search_model(BM25Search())
+        return OracleSearch(first, KnowsGold(task.qrels), task.qrels)
+
+    found = evaluate_system(System("mine", "f", load), task, tmp_path)
+    assert not (found / "result.json").exists()
+    assert (found / "ceiling.json").is_file()
+    assert read_results(tmp_path)["writing"].systems["mine"].ceiling
 
 
 def test_oracle_plans_are_the_papers():

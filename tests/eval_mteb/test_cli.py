@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+from llm_server import ScriptedServer, prompt_of
 
+from eval_mteb.results import read_results
 from obliq_hf.cli import main
 from obliq_hf.files import read_json
 
@@ -35,6 +38,48 @@ def test_evaluate_compare_and_report_work_on_a_benchmark_tree(
     assert (out / "report.md").is_file()
 
 
+def test_the_baselines_that_ask_a_language_model_and_the_teacher_run_from_the_command_line(
+    folder, tmp_path
+):
+    def script(body, number):
+        if '"order"' in prompt_of(body):
+            return json.dumps({"order": [2, 1]})
+        found = {"attribute": "war", "notes": "seen", "search_text": "war and the horse"}
+        return json.dumps(found)
+
+    out = tmp_path / "eval"
+    with ScriptedServer(script) as server:
+        words = ["evaluate", "--data", str(folder), "--tasks", "writing", "--judgments", "gold"]
+        words += ["--baseline", "bm25,teacher,rewriter,multihop,oracle", "--out", str(out)]
+        words += ["--llm", server.url, "--llm-model", "tiny"]
+        words += ["--fuse", "bm25+teacher", "--fuse-method", "rrf"]
+        assert main(words) == 0
+        asked = server.calls
+        assert main(words) == 0
+        assert server.calls == asked, "what is measured is not measured again"
+    systems = read_results(out)["writing"].systems
+    assert set(systems) == {
+        "bm25",
+        "teacher",
+        "rewriter",
+        "multihop",
+        "oracle",
+        "fusion-rrf-bm25-teacher",
+    }
+    assert [n for n, s in systems.items() if s.ceiling] == ["oracle"]
+    calls = {n: s.cost["llm"]["calls"] for n, s in systems.items() if "llm" in s.cost}
+    assert set(calls) == {"rewriter", "multihop", "oracle"}
+    assert sum(calls.values()) == asked
+    # reciprocal ranks fused by hand
+    run = systems["fusion-rrf-bm25-teacher"].run["q1"]
+    expected: dict[str, float] = {}
+    for part in ("bm25", "teacher"):
+        for rank, document in enumerate(systems[part].run["q1"], 1):
+            expected[document] = expected.get(document, 0) + 1 / (60 + rank)
+    for document, score in run.items():
+        assert score == pytest.approx(expected[document], abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -42,6 +87,7 @@ def test_evaluate_compare_and_report_work_on_a_benchmark_tree(
         (["--baseline", "bm25:english-ish"], "no BM25 setting"),
         (["--baseline", "bm25", "--tasks", "maths"], "did you mean 'math'"),
         (["--baseline", "bm25", "--fuse", "bm25+nothing"], "no system 'nothing'"),
+        (["--baseline", "bm25", "--fuse-method", "rff"], "did you mean 'rrf'"),
         ([], "nothing to measure"),
         (["--model", "./nowhere"], "no such model folder"),
     ],

@@ -74,6 +74,15 @@ def test_all_systems_leave_their_files_and_agree_with_mtebs_own(
     assert len(list((tmp_path / "run" / "vectors").glob("*.npy"))) == 2
 
 
+def test_every_metric_that_was_computed_is_kept_query_by_query(folder, writing, tmp_path):
+    found = evaluate_system(bm25_system(), folder_task(folder, writing), tmp_path)
+    kept = read_json(found / "per_query.json")
+    scores = read_json(found / "result.json")["scores"]["test"][0]
+    for metric in ("map_at_10", "precision_at_10", "ndcg_at_10", "recall_at_10"):
+        assert set(kept[metric]) == {"q1", "q2", "NA", "1e5"}
+        assert sum(kept[metric].values()) / 4 == pytest.approx(scores[metric], abs=6e-6)
+
+
 def test_a_model_is_loaded_once_for_all_tasks_of_a_run(
     folder, writing, scene, tiny_model_dir, tmp_path, monkeypatch
 ):
