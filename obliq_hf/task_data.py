@@ -183,6 +183,16 @@ def _known(
     return kept, dangling < sum(map(len, kept.values()))
 
 
+def _judgments(file: Path) -> Qrels:
+    """The judgments of a file; lines that end in CR alone would all be read as a header."""
+    qrels = read_qrels(file)
+    if not qrels:
+        content = file.read_bytes()
+        if b"\r" in content and b"\n" not in content:
+            raise DataError(f"{file}: lines end in CR alone; they must end in LF or CR LF")
+    return qrels
+
+
 def read_task_data(
     folder: str | Path,
     *,
@@ -224,8 +234,8 @@ def read_task_data(
     queries = read_queries(files.queries)
     left_out: dict[str, int] = {}
     texts = set(queries.ids)
-    gold = read_qrels(files.gold[split]) if split in files.gold else {}
-    pooled = read_qrels(files.pooled[split]) if split in files.pooled else None
+    gold = _judgments(files.gold[split]) if split in files.gold else {}
+    pooled = _judgments(files.pooled[split]) if split in files.pooled else None
     if not gold and not pooled:
         raise DataError(f"{files.gold.get(split) or files.pooled.get(split)}: holds no judgments")
     known, some = _known(gold, corpus.row, texts, left_out, "gold")

@@ -57,6 +57,18 @@ def test_queries_without_a_positive_are_left_out_and_dangling_judgments_kept_bot
     }
 
 
+@pytest.mark.parametrize("judgments", ["qrels", "qrels-pooled"])
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [("query-id\tcorpus-id\tscore\r", "end in CR alone"), ("", "5 columns")],
+)
+def test_judgments_whose_lines_end_in_cr_alone_are_refused(ours, judgments, header, message):
+    file = ours / "tasks" / "hand" / judgments / "test.tsv"
+    file.write_bytes(f"{header}q0\td0\t1\rq1\td1\t1\r".encode())
+    with pytest.raises(DataError, match=message):
+        read_task_data(ours, task="hand")
+
+
 def test_a_missing_split_or_task_names_those_that_exist(ours):
     assert available_tasks(ours) == ["hand"]
     assert available_splits(ours) == ["dev", "test"]
