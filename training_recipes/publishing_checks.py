@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import read_json
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from model_cards.facts import RunFacts
     from model_cards.publishing import PublishOptions
     from obliq_hf.encoder.sources import ModelSource
+    from obliq_hf.hub import Repository
     from obliq_hf.hub.model_files import BaseModel
     from training_recipes.recipe import Recipe
 
@@ -203,7 +204,9 @@ def _check_repositories(recipe: Recipe) -> None:
 
     hub, options = recipe.hub, publish_options(recipe)
     assert hub.repo_id is not None
-    targets = [(options.repository(hub.repo_id, "model"), "model")]
+    targets: list[tuple[Repository, Literal["model", "adapter"]]] = [
+        (options.repository(hub.repo_id, "model"), "model")
+    ]
     if hub.adapter_repo_id is not None:
         targets.append((options.repository(hub.adapter_repo_id, "model"), "adapter"))
     for repository, kind in targets:
