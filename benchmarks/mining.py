@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ _DEPTH = 100
 _WORDS = 120
 
 
+@cache
 def _data(count: int) -> tuple[Corpus, list[str], list[list[str]]]:
     """Documents in groups of twenty, queries a twentieth as many, and their positives."""
     from obliq_hf.records import Corpus
@@ -110,7 +112,11 @@ def _negatives_calls(count: int) -> Calls:
             verbose=False,
         )  # fmt: skip
 
-    return {"ours": lambda: mine(queries, positives, corpus), "mine_hard_negatives": stock}
+    return {
+        "ours": lambda: mine(queries, positives, corpus),
+        "bare bm25s": _bare(corpus.texts, queries),
+        "mine_hard_negatives": stock,
+    }
 
 
 def measure(*, scale: float = 1.0) -> list[Row]:

@@ -18,10 +18,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.table import Row, fastest, markdown
+from benchmarks.table import Row, by_size, fastest, markdown
 
 if TYPE_CHECKING:
-    from obliq_hf.llm import ChatRequest
+    from collections.abc import Callable
+
+    from obliq_hf.llm import ChatRequest, EndpointClient
     from obliq_hf.reranking import Pool
 
 __all__ = ["measure"]
@@ -30,7 +32,8 @@ LATENCY = 0.1
 POOL = 100
 ROUNDS = 5
 SLOTS = 64
-QUERIES = 250
+QUERIES = 240
+_BARE = "the same batches, bare"
 _ORDER = " > ".join(f"[{i}]" for i in range(1, 11))
 _TEXT = "what was said in the old house by the road, and what nobody said that night " * 8
 
@@ -139,48 +142,72 @@ def _batches(pools: list[Pool], *, plain: bool = False) -> list[list[ChatRequest
     return batches
 
 
-def _beside_bare(count: int, slots: int, *, reference: bool, repeats: int) -> Row:
-    """One size: our scheduler and a bare loop, both through the same client."""
-    from obliq_hf.llm import EndpointClient
+def _calls(client: EndpointClient, count: int, slots: int) -> dict[str, Callable[[], object]]:
+    """Our scheduler and a bare loop, both through the same client."""
     from obliq_hf.reranking import Asking, TourRank, rerank
     from obliq_hf.tasks import load_task
 
     task, pools = load_task("congress"), _pools(count)
     reranker = TourRank(ROUNDS, asking=Asking(documents=None, query=None))
     batches = _batches(pools)
+    client.complete_all(batches[0][:slots])  # connections are open
+
+    def ours() -> None:
+        done = rerank(reranker, pools, task, client=client)
+        assert not done.failed
+
+    def bare() -> None:
+        for batch in batches:
+            client.complete_all(batch)
+
+    return {"ours": ours, _BARE: bare}
+
+
+def _what(slots: int) -> str:
+    calls = f"calls of {LATENCY * 1000:.0f} ms"
+    return f"TourRank Y={ROUNDS}, {POOL} candidates, {calls}, {slots} slots"
+
+
+def _least(count: int, slots: int) -> str:
+    """What no scheduler can do better."""
+    requests = count * sum(map(len, _batches(_pools(1))))
+    seconds = max(5 * LATENCY, requests * LATENCY / slots)
+    return f"{requests:,} calls; no less than {seconds:.2f} s is possible"
+
+
+def _one_query(slots: int, repeats: int) -> Row:
+    """A single query, also with one call after another."""
+    from obliq_hf.llm import EndpointClient
+
+    one_by_one = _batches(_pools(1), plain=True)
     with _Server(LATENCY) as url, EndpointClient(url, model="m", concurrency=slots) as client:
-        client.complete_all(batches[0][:slots])  # connections are open
+        taken = fastest(_calls(client, 1, slots), repeats)
 
-        def ours() -> None:
-            done = rerank(reranker, pools, task, client=client)
-            assert not done.failed
-
-        def bare() -> None:
-            for batch in batches:
+        def plain() -> None:
+            for batch in one_by_one:
                 client.complete_all(batch)
 
-        calls: dict[str, Any] = {"ours": ours, "the same batches, bare": bare}
-        taken = fastest(calls, repeats)
-        beside = {"the same batches, bare": taken["the same batches, bare"]}
-        if reference:
-            one_by_one = _batches(pools, plain=True)
+        taken |= fastest({"one call after another": plain}, 1)
+    ours = taken.pop("ours")
+    note = _least(1, slots)
+    return Row(_what(slots), "1 query", ours, taken, aims={_BARE: 1.05}, note=note)
 
-            def plain() -> None:
-                for batch in one_by_one:
-                    client.complete_all(batch)
 
-            beside["one call after another"] = fastest({"plain": plain}, 1)["plain"]
-    requests = sum(map(len, batches))
-    ideal = max(5 * LATENCY, requests * LATENCY / slots)
-    return Row(
-        what=f"TourRank Y={ROUNDS}, {POOL} candidates, calls of {LATENCY * 1000:.0f} ms, "
-        f"{slots} slots",
-        size=f"{count} queries, {requests} calls",
-        seconds=taken["ours"],
-        beside=beside,
-        aims={"the same batches, bare": 1.05},
-        note=f"no less than {ideal:.2f} s is possible",
-    )
+def _many_queries(count: int, slots: int, repeats: int) -> Row:
+    """Many queries under few slots, a quarter and a half of them before."""
+    from obliq_hf.llm import EndpointClient
+
+    first = max(2, count // 4)
+    with _Server(LATENCY) as url, EndpointClient(url, model="m", concurrency=slots) as client:
+        return by_size(
+            _what(slots),
+            [first, 2 * first, 4 * first],
+            lambda n: _calls(client, n, slots),
+            unit="queries",
+            aims={_BARE: 1.05},
+            rounds=min(2, repeats),
+            note=_least(4 * first, slots),
+        )
 
 
 def _overhead(count: int) -> Row:
@@ -215,11 +242,11 @@ def measure(*, scale: float = 1.0, repeats: int = 3) -> list[Row]:
 
     Args:
         scale: Share of the usual number of queries, for trials.
-        repeats: Times each side is run, in turns; the fastest counts.
+        repeats: Times each side is run, in turns, many queries twice at most; the fastest counts.
     """
     return [
-        _beside_bare(1, 256, reference=True, repeats=repeats),
-        _beside_bare(max(2, int(QUERIES * scale)), SLOTS, reference=False, repeats=repeats),
+        _one_query(256, repeats),
+        _many_queries(int(QUERIES * scale), SLOTS, repeats),
         _overhead(max(5, int(40 * scale))),
     ]
 

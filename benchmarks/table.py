@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -13,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Row", "by_size", "environment", "fastest", "markdown"]
+__all__ = ["NOT_INSTALLED", "Row", "by_size", "environment", "fastest", "markdown"]
+
+
+NOT_INSTALLED = "not installed"
+_VERDICTS = {None: "", True: " met", False: " **missed**"}
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Row:
         aims: One of ``beside`` -> the largest ratio of ours to it that is aimed at.
         interval: One of ``beside`` -> the ratio's interval, where steps were paired.
         growth: Ours, from each size to the next, twice as large.
-        growth_beside: The first of ``beside``, likewise.
+        growth_beside: The first of ``beside``, which is what ours builds on, likewise.
         note: What else to know.
     """
 
@@ -53,9 +58,34 @@ class Row:
         reached = self.interval[label][1] if label in self.interval else self.ratio(label)
         return reached <= self.aims[label]
 
+    def grows_no_faster(self, tolerance: float = 0.1) -> bool | None:
+        """Whether ours grows no faster than what it builds on, from the first size to the last.
+
+        Args:
+            tolerance: Share of the other's growth that ours may be above it.
+
+        Returns:
+            None where growth of either was not measured.
+        """
+        if not self.growth or not self.growth_beside:
+            return None
+        return math.prod(self.growth) <= math.prod(self.growth_beside) * (1 + tolerance)
+
+    @property
+    def missed(self) -> list[str]:
+        """What was aimed at and not reached."""
+        missed = [f"{self.what}, beside {label}" for label in self.aims if not self.met(label)]
+        if self.grows_no_faster() is False:
+            missed.append(f"{self.what}, growth")
+        return missed
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with the ratios."""
-        return {**asdict(self), "ratios": {label: self.ratio(label) for label in self.beside}}
+        """Plain values, with the ratios and whether the growth is no faster."""
+        return {
+            **asdict(self),
+            "ratios": {label: self.ratio(label) for label in self.beside},
+            "grows_no_faster": self.grows_no_faster(),
+        }
 
 
 def fastest(functions: dict[str, Callable[[], object]], rounds: int = 3) -> dict[str, float]:
@@ -84,7 +114,7 @@ def by_size(
     Args:
         what: What is done.
         sizes: Each twice the one before.
-        make: Size -> what is called how, on inputs that are ready.
+        make: Size -> what is called how, on inputs that are ready; what ours builds on is second.
         unit: What the size counts.
         aims: See :class:`Row`.
         rounds: Rounds at each size.
@@ -122,7 +152,7 @@ def environment() -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
+            found[name] = NOT_INSTALLED
     return found
 
 
@@ -156,7 +186,7 @@ def markdown(rows: Sequence[Row]) -> str:
             if label in row.interval:
                 low, high = row.interval[label]
                 ratio += f" [{low:.3f}, {high:.3f}]"
-            met = {None: "", True: " met", False: " **missed**"}[row.met(label)]
+            met = _VERDICTS[row.met(label)]
             aim = f"<= {row.aims[label]:.2f}{met}" if label in row.aims else ""
             lines.append(
                 f"| {what} | {size} | {ours} | {label} | {seconds:.3f} | {ratio} | {aim} | "
@@ -170,4 +200,4 @@ def markdown(rows: Sequence[Row]) -> str:
 def _growth(row: Row) -> str:
     ours = ", ".join(f"{factor:.2f}" for factor in row.growth)
     theirs = ", ".join(f"{factor:.2f}" for factor in row.growth_beside)
-    return f"{ours} (beside: {theirs})" if theirs else ours
+    return f"{ours} (beside: {theirs}){_VERDICTS[row.grows_no_faster()]}" if theirs else ours
