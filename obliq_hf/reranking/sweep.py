@@ -1,7 +1,8 @@
 """Many settings of rerankers over the same pools, from as few calls as they can be had with.
 
 All numbers of tournaments come from the calls of the largest, depths of listwise reranking are held
-side by side so that equal windows are asked once, and everything of all queries shares one session.
+side by side so that equal windows are asked once, a deep pool is brought down once for all settings
+that bring it down alike, and everything of all queries shares one session.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
+from obliq_hf.reranking.cascade import Cascade
 from obliq_hf.reranking.listwise import Listwise
 from obliq_hf.reranking.schedule import (
     Reranked,
@@ -19,16 +21,19 @@ from obliq_hf.reranking.schedule import (
     put_back,
     run_all,
     shown_positions,
+    together,
 )
 from obliq_hf.reranking.settings import RerankSettings, build_reranker
 from obliq_hf.reranking.tourrank import TourRank
-from obliq_hf.reranking.values import Ranking
+from obliq_hf.reranking.values import Ranking, Tally, permutation
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from obliq_hf.llm import ChatAnswer, ChatClient, ChatRequest
+    from obliq_hf.llm.flows import Flow
     from obliq_hf.reranking.asking import Asking
+    from obliq_hf.reranking.reranker import Reranker
     from obliq_hf.reranking.values import Pool
     from obliq_hf.search.runs import Run
     from obliq_hf.tasks import ObliqTask
@@ -72,7 +77,7 @@ def sweep(
     asking_ones = [entry.label for entry in settings if entry.asks]
     if asking_ones and client is None:
         raise ObliqError(f"reranker {asking_ones[0]!r} asks a language model: give client=")
-    families = _families(settings, asking, seed, second)
+    families = _families(settings, asking=asking, seed=seed, second=second)
     started = time.perf_counter()
 
     def flows() -> Iterator[tuple[tuple[int, Pool], Any]]:
@@ -140,25 +145,94 @@ class _Many:
         }
 
 
-def _families(
-    settings: Sequence[RerankSettings], asking: Asking | None, seed: int, second: Run | None
-) -> list[_One | _Many]:
+class _Deep:
+    """Settings with one pre-selection, which is done once a pool."""
+
+    def __init__(self, members: Sequence[RerankSettings], **how: Any) -> None:
+        self.depth = members[0].pool_depth
+        whole = build_reranker(members[0], **how)
+        assert isinstance(whole, Cascade)
+        self.first, self.keep = whole.steps[0]
+        inner = [replace(entry, preselect=None) for entry in members]
+        self.labels = {a.label: b.label for a, b in zip(inner, members, strict=True)}
+        self.rerankers = {entry.label: build_reranker(entry, **how) for entry in inner}
+        self.families = _families(inner, **how)
+
+    def flow(
+        self, pool: Pool, task: ObliqTask
+    ) -> Generator[list[ChatRequest], dict[str, ChatAnswer], dict[str, Ranking]]:
+        shown = shown_positions(pool, self.depth)
+        withheld = min(self.depth, len(pool)) - len(shown)
+        if len(shown) < 2:
+            tally = Tally(withheld=withheld)
+            first = Ranking.first_stage(len(pool), tally=tally)
+            return dict.fromkeys(self.labels.values(), first)
+        deep = pool.select(shown)
+        first = yield from self.first.rank(deep, task)
+        order, _ = permutation(first.order, len(deep))
+        kept = deep.select(order[: self.keep])
+        found = yield from together([family.flow(kept, task) for family in self.families])
+        result = {}
+        for inner, ranking in (pair for part in found for pair in part.items()):
+            steps = Cascade(
+                (
+                    (_Known(self.first, first), self.keep),
+                    (_Known(self.rerankers[inner], ranking), self.keep),
+                )
+            )
+            # what is known asks nothing, so that the steps are put together at once
+            done = yield from steps.rank(deep, task)
+            done.tally.withheld += withheld
+            result[self.labels[inner]] = put_back(done, shown, len(pool))
+        return result
+
+
+class _Known:
+    """A reranker whose ranking is there already."""
+
+    def __init__(self, reranker: Reranker, ranking: Ranking) -> None:
+        self.name, self.asks = reranker.name, reranker.asks
+        self.identity = reranker.identity
+        self.ranking = ranking
+
+    def rank(self, pool: Pool, task: ObliqTask) -> Flow[Ranking]:
+        tally = Tally()
+        tally.add(self.ranking.tally)
+        return replace(self.ranking, tally=tally)
+        yield  # a generator, like every reranker
+
+
+def _families(settings: Sequence[RerankSettings], **how: Any) -> list[_One | _Many | _Deep]:
     """Settings that share calls, put together; in the order of their first members."""
-    how: dict[str, Any] = {"asking": asking, "seed": seed, "second": second}
     groups: dict[Any, list[RerankSettings]] = {}
     for entry in settings:
         alike: Any = entry.label
-        if entry.preselect is None and entry.fuse is None and entry.early_stop is None:
+        if entry.preselect is not None:
+            alike = _preselection(entry)
+        elif entry.fuse is None and entry.early_stop is None:
             if entry.reranker == "tourrank":
                 alike = replace(entry, rounds=1)
             elif entry.reranker == "listwise":
                 alike = replace(entry, listwise_depth=1)
         groups.setdefault(alike, []).append(entry)
-    families: list[_One | _Many] = []
+    families: list[_One | _Many | _Deep] = []
     for members in groups.values():
+        if members[0].preselect is not None:
+            families.append(_Deep(members, **how))
+            continue
         if len(members) == 1:
             families.append(_One(members[0], **how))
             continue
         key = "rounds" if members[0].reranker == "tourrank" else "listwise_depth"
         families.append(_Many({getattr(entry, key): entry for entry in members}, **how))
     return families
+
+
+def _preselection(entry: RerankSettings) -> tuple[Any, ...]:
+    """What decides a setting's pre-selection."""
+    own: tuple[Any, ...] = ()
+    if entry.preselect == "cross-encoder":
+        own = (entry.cross_encoder,)
+    elif entry.preselect == "tournament":
+        own = (entry.preselect_rounds, entry.prompt, entry.answer)
+    return (entry.preselect, entry.first_stage_depth, entry.depth, *own)
