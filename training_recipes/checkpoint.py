@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from obliq_hf.errors import DataError
+from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.files import read_json, write_json
 
-__all__ = ["MARK", "last_complete", "mark_complete"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MARK", "last_complete", "mark_complete", "saving"]
 
 logger = logging.getLogger(__name__)
 
 MARK = "complete.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
+
+
+@contextlib.contextmanager
+def saving(what: str) -> Iterator[None]:
+    """Say in one line that weights cannot be written, whichever library noticed it.
+
+    Args:
+        what: What is being saved, for the message.
+
+    Raises:
+        ObliqError: The system refuses to write, as on a full disk.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except ObliqError:
+        raise
+    except (OSError, SafetensorError, RuntimeError) as error:  # the last is torch.save's
+        raise ObliqError(
+            f"{what} cannot be saved: {error}; make room and run again, finished checkpoints are "
+            "kept"
+        ) from error
 
 
 def _files(folder: Path) -> dict[str, int]:

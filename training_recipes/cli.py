@@ -126,6 +126,10 @@ def train_main(words: Sequence[str]) -> int:
         if first:
             print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if first:
+            print(f"error: {error}; finished checkpoints are kept", file=sys.stderr)
+        return 1
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return 0

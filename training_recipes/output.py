@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.files import atomic_path, write_json, write_text
+from training_recipes.checkpoint import saving
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,14 +140,14 @@ def write_training(
         started: When the training started, by ``time.perf_counter``.
 
     Raises:
-        ObliqError: The saved model is not the trained one, or equals the base.
+        ObliqError: The disk is full, or the saved model is not the trained one or equals the base.
     """
     from training_recipes.reload_check import check_reloaded
 
     whole = model
     text = _default_card(report, probed) if card is None else card
     if config.lora is not None:
-        with atomic_path(place / "adapter") as temporary:
+        with saving("the adapter"), atomic_path(place / "adapter") as temporary:
             model.save(temporary)
             write_text(temporary / "README.md", text)
         whole = model.merged(config.save_dtype)
@@ -155,8 +156,9 @@ def write_training(
     elif config.save_dtype != "float32":
         whole = _cast_copy(model, config.save_dtype)
     with atomic_path(place / "model") as temporary:
-        whole.save(temporary)
-        write_text(temporary / "README.md", text)
+        with saving("the model"):
+            whole.save(temporary)
+            write_text(temporary / "README.md", text)
         if reload_check:
             exact = config.save_dtype == "float32" and report["device"] == "cpu"
             report["reloaded"] = asdict(

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from obliq_hf.errors import ObliqError
-from training_recipes.checkpoint import mark_complete
+from training_recipes.checkpoint import mark_complete, saving
 from training_recipes.conflicts import row_negatives
 from training_recipes.publishing import PublishesWholeModels
 
@@ -255,11 +255,13 @@ class ObliqTrainer(PublishesWholeModels, SentenceTransformerTrainer):  # type: i
         model.save_pretrained(output_dir or self.args.output_dir, create_model_card=False)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.is_world_process_zero():
-            folder = Path(self.args.output_dir or ".") / f"checkpoint-{self.state.global_step}"
-            mark_complete(folder, step=self.state.global_step)
+        step = self.state.global_step
+        with saving(f"checkpoint-{step}"):
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.is_world_process_zero():
+                folder = Path(self.args.output_dir or ".") / f"checkpoint-{step}"
+                mark_complete(folder, step=step)
 
     def _load_from_checkpoint(self, checkpoint: str, model: Any = None) -> None:
         if self.is_fsdp_enabled:

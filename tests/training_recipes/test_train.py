@@ -542,6 +542,68 @@ def test_the_command_trains_a_recipe_and_says_what_is_wrong(
     assert "'learning_rate'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("part", "last", "said"),
+    [
+        ("weights", 1, "checkpoint-2 cannot be saved"),
+        ("optimizer", 1, "checkpoint-2 cannot be saved"),
+        ("model", 3, "the model cannot be saved"),
+    ],
+)
+def test_a_full_disk_is_told_in_one_line_and_training_goes_on_once_there_is_room(
+    part: str,
+    last: int,
+    said: str,
+    settings: TrainingConfig,
+    make_mixture: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr("training_recipes.reload_check._vectors_elsewhere", _here)
+    make_mixture(("w-graph", "graph", 24, 0), name="out/mixture")
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
+        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64, save_steps: 1}}\n"
+    )
+    held = (Path(settings.base) / "model.safetensors").stat().st_size
+    limit = held + 20_000 if part == "optimizer" else held // 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def then_full(folder: Path, **facts: Any) -> None:
+        mark_complete(folder, **facts)
+        if facts["step"] == last:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+
+    monkeypatch.setattr("training_recipes.trainer.mark_complete", then_full)
+    try:
+        assert train_main([str(recipe)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out" / "model").exists()
+    assert not list((tmp_path / "out").glob(".*.tmp"))
+    assert train_main([str(recipe)]) == 0
+    report = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert report["resumed_from"] == last
+    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
+
+
+def test_what_the_system_refuses_is_told_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "x")
+
+    monkeypatch.setattr("training_recipes.train.train_recipe", full)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"tasks: [writing]\nout: {tmp_path / 'out'}\n")
+    assert train_main([str(recipe)]) == 1
+    assert "error: [Errno 28] No space left on device: 'x'; finished" in capsys.readouterr().err
+
+
 def _here(folder: Path, prompts: list[str]) -> np.ndarray:
     from training_recipes.reload_check import PROBES
 
