@@ -101,6 +101,16 @@ def graph(
     teacher: Annotated[
         str, typer.Option(help="'stylometric', a model name, or a folder")
     ] = "stylometric",
+    teacher_revision: Annotated[
+        str | None, typer.Option(help="branch, tag or commit of the teacher on the Hub")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            help="run code from the teacher's repository, which raw LUAR needs; read it first",
+        ),
+    ] = False,
     index: Annotated[
         Path | None,
         typer.Option(help="vectors of a teacher that 'obliq encode' wrote, instead of --teacher"),
@@ -124,6 +134,7 @@ def graph(
 
     Writes edges.parquet, graph.json, purity.json and audit.json.
     """
+    from dataset_builders.admissible import AdmissiblePairs
     from dataset_builders.authorship_graph import (
         Selection,
         build_graph,
@@ -144,7 +155,21 @@ def graph(
         raise ObliqError(f"a dose of {dose} edges is more than {k} for {len(documents)} documents")
     if label is not None:
         column_values(documents, label)
-    vectors, info = _teacher_vectors(documents, teacher, index)
+    AdmissiblePairs(documents, exclude_same_group=exclude_same_group)
+    if index is not None:
+        vectors, info = _index_vectors(documents, index)
+    else:
+        from obliq_hf.teachers import load_teacher
+
+        texts = documents.full_texts()
+        encoder = load_teacher(
+            teacher,
+            corpus_texts=texts,
+            revision=teacher_revision,
+            trust_remote_code=trust_remote_code,
+        )
+        info = {"teacher": encoder.name, "teacher_fingerprint": encoder.fingerprint}
+        vectors = encoder.encode(texts, show_progress=True)
     built = build_graph(
         documents,
         vectors,
@@ -171,25 +196,21 @@ def graph(
     typer.echo(_audit_table(found))
 
 
-def _teacher_vectors(documents: Corpus, teacher: str, index: Path | None) -> tuple[Any, Any]:
-    """The documents' vectors under the teacher, encoded now or found in an index, and its name."""
+def _index_vectors(documents: Corpus, index: Path) -> tuple[Any, dict[str, str]]:
+    """The documents' vectors in an index, and who encoded them.
+
+    Raises:
+        ObliqError: It holds other documents, or another order.
+    """
     from obliq_hf.errors import ObliqError
+    from obliq_hf.search.index import VectorIndex
 
-    if index is not None:
-        from obliq_hf.search.index import VectorIndex
-
-        opened = VectorIndex(index)
-        if opened.ids != documents.ids:
-            raise ObliqError(f"{index}: does not hold the corpus's documents in their order")
-        by = opened.manifest.encoded_by
-        info = {"teacher": by.name, "teacher_fingerprint": by.fingerprint}
-        return opened.vectors(unit=True), info
-    from obliq_hf.teachers import load_teacher
-
-    texts = documents.full_texts()
-    encoder = load_teacher(teacher, corpus_texts=texts)
-    info = {"teacher": encoder.name, "teacher_fingerprint": encoder.fingerprint}
-    return encoder.encode(texts, show_progress=True), info
+    opened = VectorIndex(index)
+    if opened.ids != documents.ids:
+        raise ObliqError(f"{index}: does not hold the corpus's documents in their order")
+    by = opened.manifest.encoded_by
+    info = {"teacher": by.name, "teacher_fingerprint": by.fingerprint}
+    return opened.vectors(unit=True), info
 
 
 def _audit_table(found: Audit) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from obliq_hf.teachers.loading import load_teacher
+from obliq_hf.teachers.loading import check_teacher, load_teacher
 from obliq_hf.teachers.luar import LuarTeacher
 from obliq_hf.teachers.sentence_transformer import SentenceTransformerTeacher
 from obliq_hf.teachers.stylometric import ProfileSettings, StylometricProfile
@@ -14,6 +14,7 @@ __all__ = [
     "SentenceTransformerTeacher",
     "StylometricProfile",
     "Teacher",
+    "check_teacher",
     "embed",
     "load_teacher",
     "unit_vectors",

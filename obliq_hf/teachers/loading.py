@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.teachers.luar import LuarTeacher
+from obliq_hf.teachers.luar import LuarTeacher, check_trust
 from obliq_hf.teachers.sentence_transformer import SentenceTransformerTeacher
 from obliq_hf.teachers.stylometric import StylometricProfile
 
@@ -15,7 +15,42 @@ if TYPE_CHECKING:
 
     from obliq_hf.teachers.teacher import Teacher
 
-__all__ = ["load_teacher"]
+__all__ = ["check_teacher", "load_teacher"]
+
+
+def _raw_luar(spec: str) -> str | None:
+    """The model that a spec loads as raw LUAR, or None."""
+    name = spec.removeprefix("luar:")
+    called = name.rsplit("/", 1)[-1].startswith("LUAR-") and "sentence-transformers" not in name
+    return name if name != spec or called else None
+
+
+def check_teacher(spec: str | Path, *, trust_remote_code: bool = False) -> None:
+    """Check what can be said of a teacher without loading it.
+
+    Args:
+        spec: As for :func:`load_teacher`.
+        trust_remote_code: Likewise.
+
+    Raises:
+        ObliqError: A path that does not exist or holds no teacher, or raw LUAR whose code is not
+            trusted.
+    """
+    if str(spec) == StylometricProfile.name:
+        return
+    name = str(spec).removeprefix("luar:")
+    folder = Path(name)
+    if not folder.is_dir() and (
+        folder.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1
+    ):
+        raise ObliqError(f"teacher {name}: no such folder")
+    if folder.is_dir() and not any(
+        (folder / file).is_file() for file in ("profile.json", "modules.json", "config.json")
+    ):
+        raise ObliqError(f"teacher {name}: the folder holds neither a profile nor a model")
+    raw = _raw_luar(str(spec))
+    if raw is not None and not (folder / "profile.json").is_file():
+        check_trust(raw, trust_remote_code)
 
 
 def load_teacher(
@@ -51,17 +86,11 @@ def load_teacher(
                 "or the folder of a saved profile"
             )
         return StylometricProfile.fit(corpus_texts)
-    folder = Path(spec)
-    if (folder / "profile.json").is_file():
-        return StylometricProfile.load(folder)
-    if not folder.is_dir() and (
-        folder.is_absolute() or name.startswith(("./", "../", "~")) or name.count("/") > 1
-    ):
-        raise ObliqError(f"teacher {name}: no such folder")
-    raw = name.removeprefix("luar:")
-    if raw != name or (
-        name.rsplit("/", 1)[-1].startswith("LUAR-") and "sentence-transformers" not in name
-    ):
+    check_teacher(spec, trust_remote_code=trust_remote_code)
+    if (Path(spec) / "profile.json").is_file():
+        return StylometricProfile.load(spec)
+    raw = _raw_luar(name)
+    if raw is not None:
         return LuarTeacher(
             raw, trust_remote_code=trust_remote_code, revision=revision, device=device or "cpu"
         )

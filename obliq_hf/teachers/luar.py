@@ -17,7 +17,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["LuarTeacher"]
+__all__ = ["LuarTeacher", "check_trust"]
+
+
+def check_trust(name: str, trusted: bool) -> None:
+    """Refuse to run the code in a model's repository unasked.
+
+    Raises:
+        ObliqError: It is not trusted; the message says how to, and what needs no trust.
+    """
+    if trusted is not True:
+        raise ObliqError(
+            f"{name} runs code from its repository: read that code, pin its revision, and then "
+            "say so (--trust-remote-code of 'obliq graph', graph.trust_remote_code: true in a "
+            "recipe, trust_remote_code=True in Python), or use a port to sentence-transformers "
+            "such as gabrielloiseau/LUAR-MUD-sentence-transformers"
+        )
 
 
 class LuarTeacher:
@@ -66,12 +81,7 @@ class LuarTeacher:
                 f"{chunk_tokens} and {max_chunks}"
             )
         if model is None:
-            if trust_remote_code is not True:
-                raise ObliqError(
-                    f"{name} runs code from its repository: pass trust_remote_code=True after "
-                    "reading it, or use a port to sentence-transformers such as "
-                    "gabrielloiseau/LUAR-MUD-sentence-transformers"
-                )
+            check_trust(name, trust_remote_code)
             from transformers import AutoModel, AutoTokenizer
 
             tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)

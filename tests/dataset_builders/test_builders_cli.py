@@ -89,6 +89,57 @@ def test_a_graph_is_built_screened_and_audited(
     assert {c["column"] for c in audit["columns"]} >= {"author", "work", "group"}
 
 
+def test_what_makes_a_graph_impossible_is_told_before_a_teacher_is_loaded(
+    rows_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "obliq_hf.teachers.load_teacher", lambda *_, **__: pytest.fail("a teacher was loaded")
+    )
+    rows = [{**json.loads(row), "all": "one"} for row in rows_file.read_text().splitlines()]
+    rows_file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    out = tmp_path / "graph"
+    words = ["graph", str(rows_file), "--out", str(out), "--group-field"]
+    for more, said in (
+        (["all"], "every document belongs to the one group 'one'"),
+        (["work", "--dose", "91"], "a dose of 91 edges is more than 3 for 30 documents"),
+        (["work", "--label", "auhtor"], "did you mean 'author'"),
+    ):
+        assert main([*words, *more]) == 1
+        assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_teacher_with_code_of_its_own_runs_only_where_it_is_trusted(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["graph", str(folder), "--out", str(tmp_path / "g"), "--teacher", "me/LUAR-MUD"]
+    assert main(words) == 1
+    assert "--trust-remote-code of 'obliq graph'" in capsys.readouterr().err
+    asked = {}
+
+    class Luar:
+        name = "luar"
+        fingerprint = "0"
+
+        def __init__(self, name: str, **options: object) -> None:
+            asked.update(options, name=name)
+
+        def encode(self, texts: list[str], **_: object) -> np.ndarray:
+            return np.random.default_rng(0).normal(size=(len(texts), 8)).astype(np.float32)
+
+    monkeypatch.setattr("obliq_hf.teachers.loading.LuarTeacher", Luar)
+    assert main([*words, "--trust-remote-code", "--teacher-revision", "v1"]) == 0
+    assert (asked["name"], asked["trust_remote_code"], asked["revision"]) == (
+        *("me/LUAR-MUD", True, "v1"),
+    )
+
+
 def test_the_random_control_keeps_the_anchors(
     folder: Path, tmp_path: Path, tiny_model_dir: Path
 ) -> None:

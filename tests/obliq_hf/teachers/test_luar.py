@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.teachers import LuarTeacher, Teacher
+from obliq_hf.teachers import LuarTeacher, Teacher, load_teacher
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,8 +120,14 @@ def test_remote_code_is_never_run_unasked(monkeypatch):
 
     monkeypatch.setattr(transformers.AutoModel, "from_pretrained", forbidden)
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", forbidden)
-    with pytest.raises(ObliqError, match="trust_remote_code=True"):
+    said = r"--trust-remote-code of 'obliq graph', graph.trust_remote_code: true .*_code=True in"
+    with pytest.raises(ObliqError, match=said):
         LuarTeacher("rrivera1849/LUAR-MUD")
+    for name in ("rrivera1849/LUAR-MUD", "luar:me/mine"):
+        with pytest.raises(ObliqError, match=said):
+            load_teacher(name)
+        with pytest.raises(AssertionError, match="a model was loaded"):
+            load_teacher(name, trust_remote_code=True)
     with pytest.raises(ObliqError, match="together"):
         LuarTeacher("x", tokenizer=object())
     with pytest.raises(ObliqError, match="chunk_tokens"):
