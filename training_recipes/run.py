@@ -6,26 +6,28 @@ alone through its own command. See :mod:`training_recipes.stages` for when a sta
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf import __version__
-from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import hash_files, read_json
 from obliq_hf.tasks import load_tasks
-from training_recipes.foreign import check_rows, rows_identity
+from training_recipes.foreign import rows_identity
 from training_recipes.publishing import check_publishing, publish_run
-from training_recipes.sections import SYSTEMS
+from training_recipes.recipe_checks import check_base, check_places, check_recipe, check_teacher
 from training_recipes.stages import Stage, StageRunner, run_lock
 from training_recipes.steps import RunSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from training_recipes.recipe import Recipe
 
 __all__ = ["RecipeRun", "open_run", "run_recipe"]
+
+logger = logging.getLogger(__name__)
 
 
 class RecipeRun(RunSteps):
@@ -40,67 +42,24 @@ class RecipeRun(RunSteps):
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe, load_tasks(recipe.tasks))
-        self._check()
-
-    def _check(self) -> None:
-        recipe, names = self.recipe, [task.name for task in self.tasks]
-        asked = [("queries.tasks", name) for name in recipe.queries.tasks]
-        if recipe.graph.task is not None:
-            asked.append(("graph.task", recipe.graph.task))
-        for key, name in asked:
-            if name not in names:
-                raise ObliqError(
-                    f"{key}: {name!r} is not among the recipe's tasks{nearest(name, names)}"
-                )
-        if recipe.queries.source != "none" and not recipe.queries.tasks:
-            raise ObliqError("queries.tasks: name the tasks that the training queries are for")
-        if recipe.queries.source == "path" and recipe.queries.path is None:
-            raise ObliqError("queries.path: source 'path' needs the file of the queries")
-        check_rows(recipe, names)
-        if (
-            recipe.queries.source == "none"
-            and not recipe.rows.given
-            and (recipe.graph.task is None or recipe.graph.dose == 0)
-        ):
-            raise ObliqError(
-                "nothing to train on: queries.source is none, rows has no file, and graph.task is "
-                "null or the dose 0"
-            )
-        if recipe.corpus.source in {"beir", "jsonl"} and recipe.corpus.path is None:
-            raise ObliqError(
-                f"corpus.path: source {recipe.corpus.source!r} needs the folder or "
-                "file that it reads"
-            )
-        if recipe.corpus.path is not None and not Path(recipe.corpus.path).exists():
-            raise ObliqError(f"corpus.path: {recipe.corpus.path} does not exist")
-        self._check_evaluation()
-        needs_other = "other" in (recipe.graph.corpus, recipe.evaluation.corpus)
-        if needs_other and recipe.corpus.other_path is None:
-            raise ObliqError(
-                "corpus.other_path: the recipe uses the corpus 'other', which is built from it"
-            )
-
-    def _check_evaluation(self) -> None:
-        systems = self.recipe.evaluation.systems
-        for name in systems:
-            if name not in SYSTEMS:
-                raise ObliqError(f"evaluation.systems: no system {name!r}{nearest(name, SYSTEMS)}")
-        if "fusion" in systems and not {"student", "teacher"} <= set(systems):
-            raise ObliqError("evaluation.systems: fusion needs student and teacher beside it")
-        config = self.recipe.corpus
-        if config.source == "classics" and config.other_path is not None:
-            raise ObliqError("corpus.other_path: goes with the sources beir and jsonl")
-        if config.source == "jsonl" and len(self.tasks) > 1:
-            raise ObliqError("tasks: source jsonl makes one task; lay several out and use beir")
-        if self.recipe.queries.count is not None and self.recipe.queries.source != "llm":
-            raise ObliqError("queries.count: goes with queries.source llm")
-        for key in ("folders", "group_fields", "revision"):
-            if config.source != "bench" and getattr(config, key):
-                raise ObliqError(f"corpus.{key}: goes with corpus.source bench")
+        check_recipe(recipe, [task.name for task in self.tasks])
 
     def begin(self, stage: str) -> None:
         """Mark a stage of the run folder as begun; see :meth:`StageRunner.begin`."""
-        StageRunner(self.folder, self.stages()).begin(stage)
+        self.runner().begin(stage)
+
+    def runner(self, say: Callable[[str], None] = logger.info) -> StageRunner:
+        """What runs the stages; none of them writes where another reads.
+
+        Args:
+            say: Receives one line per stage.
+
+        Raises:
+            ObliqError: As of :func:`check_places`.
+        """
+        stages = self.stages()
+        check_places(self.recipe, stages)
+        return StageRunner(self.folder, stages, say)
 
     def stages(self) -> list[Stage]:
         """The stages in order, each with what decides its result."""
@@ -120,6 +79,7 @@ class RecipeRun(RunSteps):
                 (),
                 self.build_corpus,
                 "building the corpus",
+                verify=self.verify_corpus,
             )
         ]
         if recipe.queries.source != "none":
@@ -145,7 +105,7 @@ class RecipeRun(RunSteps):
                 )
             )
         if self.teacher_needed:
-            fitted_on = recipe.graph.corpus
+            fitted_on, revision = recipe.graph.corpus, recipe.graph.teacher_revision
             stages.append(
                 Stage(
                     "teacher",
@@ -154,10 +114,12 @@ class RecipeRun(RunSteps):
                         "version": __version__,
                         "teacher": _content(recipe.graph.teacher) or recipe.graph.teacher,
                         "on": _content(fitted_on) or fitted_on,
+                        **({} if revision is None else {"revision": revision}),
                     },
                     ("corpus",),
                     self.fit_teacher,
                     "fitting the frozen teacher",
+                    check=lambda: check_teacher(recipe),
                 )
             )
         if recipe.graph.task is not None:
@@ -194,7 +156,17 @@ class RecipeRun(RunSteps):
                 self.train_model,
                 "training one encoder on the mixture",
                 scratch=("checkpoints",),
+                check=lambda: check_base(recipe),
             ),
+        ]
+        if recipe.evaluation.split is not None:
+            stages += self._scoring(built, tasks)
+        return stages
+
+    def _scoring(self, built: Collection[str], tasks: list[dict[str, Any]]) -> list[Stage]:
+        """The stages that measure the model; the names of those before them are given."""
+        recipe = self.recipe
+        return [
             Stage(
                 "evaluate",
                 ("eval",),
@@ -217,7 +189,6 @@ class RecipeRun(RunSteps):
                 "writing tables and figures",
             ),
         ]
-        return stages
 
     def _recorded(self) -> list[str | None]:
         from dataset_builders.recorded_queries import recorded_file
@@ -235,16 +206,20 @@ class RecipeRun(RunSteps):
 
     def closing_lines(self) -> list[str]:
         """What a person is shown at the end."""
-        from eval_mteb.report import terminal_table
-
         named = {task.name for task in self.tasks}
-        report = read_json(self.folder / "report.json")
         example = next(iter(self.recipe.queries.tasks), None) or next(iter(sorted(named)))
+        scores: list[str] = []
+        if self.recipe.evaluation.split is not None:
+            from eval_mteb.report import terminal_table
+
+            scores = [
+                "",
+                terminal_table(read_json(self.folder / "report.json")),
+                "",
+                f"report: {self.folder / 'report.md'}    figures: {self.folder / 'figures'}",
+            ]
         return [
-            "",
-            terminal_table(report),
-            "",
-            f"report: {self.folder / 'report.md'}    figures: {self.folder / 'figures'}",
+            *scores,
             f"checkpoint: {self.folder / 'model'}",
             "",
             "Use it with plain sentence-transformers:",
@@ -298,11 +273,12 @@ def run_recipe(
     tell = say or (lambda line: None)
     check_publishing(recipe)
     with run_lock(run.folder):
-        ran = StageRunner(run.folder, run.stages(), tell).run(until=until)
-        if until is None or until == "report":
+        runner = run.runner(tell)
+        ran = runner.run(until=until)
+        if until is None or until == runner.stages[-1].name:
             for line in run.closing_lines():
                 tell(line)
-            for pushed in publish_run(recipe):
+            for pushed in publish_run(recipe, results=recipe.evaluation.split is not None):
                 done = "published" if pushed.changed else "holds it already"
                 tell(f"{pushed.place}: {done}, version {pushed.version}")
     return ran

@@ -138,6 +138,13 @@ class GraphConfig:
         default="stylometric",
         metadata=about("'stylometric', a model name or a folder", path="maybe"),
     )
+    teacher_revision: str | None = field(
+        default=None, metadata=about("revision of the teacher on the Hub", hashed=False)
+    )
+    trust_remote_code: bool = field(
+        default=False,
+        metadata=about("whether code from the teacher's repository may run", hashed=False),
+    )
     corpus: str = field(
         default="searched",
         metadata=about("'searched', 'other', or a corpus folder of other texts", path="maybe"),
@@ -308,7 +315,10 @@ class EvaluationConfig:
     corpus: Literal["searched", "other"] = field(
         default="searched", metadata=about("corpus whose tasks are scored")
     )
-    split: str = field(default="test", metadata=about("split of the reported queries"))
+    split: str | None = field(
+        default="test",
+        metadata=about("split of the reported queries; null trains without scoring anything"),
+    )
     systems: list[str] = field(
         default_factory=lambda: list(SYSTEMS),
         metadata=about("systems to score"),

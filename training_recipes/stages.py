@@ -23,7 +23,7 @@ from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import content_hash, read_json, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["Stage", "StageRunner", "run_lock"]
@@ -45,8 +45,8 @@ class Stage:
         about: A few words for the progress line.
         scratch: Further files and folders that it may leave while it is unfinished.
         check: Raises where it cannot run; called before any stage of a run that reaches it.
-        verify: Raises where the stages after it cannot use its result; called as soon as that is
-            there, made or found, and some of them are about to run.
+        verify: Raises where stages after it cannot use its result; called with the names of those
+            that are about to run, as soon as the result is there, made or found.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Stage:
     about: str = ""
     scratch: tuple[str, ...] = ()
     check: Callable[[], None] | None = None
-    verify: Callable[[], None] | None = None
+    verify: Callable[[Collection[str]], None] | None = None
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ class StageRunner:
                 ran.append(stage.name)
             waiting.discard(stage.name)
             if stage.verify is not None and waiting:
-                stage.verify()
+                stage.verify(waiting)
             if stage.name == until:
                 break
         return ran

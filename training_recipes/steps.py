@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import atomic_path, iter_jsonl, write_json, write_jsonl, write_text
 from training_recipes.foreign import foreign_rows
+from training_recipes.recipe_checks import check_dev, check_graph_corpus, check_scored
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from obliq_hf.records import Corpus
     from obliq_hf.tasks import ObliqTask
     from obliq_hf.teachers import Teacher
@@ -40,7 +43,10 @@ class RunSteps:
     @property
     def teacher_needed(self) -> bool:
         """Whether the run has a teacher at all."""
-        return self.recipe.graph.task is not None or "teacher" in self.recipe.evaluation.systems
+        scored = self.recipe.evaluation
+        return self.recipe.graph.task is not None or (
+            scored.split is not None and "teacher" in scored.systems
+        )
 
     def corpus(self, which: str = "searched") -> Corpus:
         """The corpus searched, or the other one, or the one of a folder."""
@@ -51,11 +57,19 @@ class RunSteps:
 
     def teacher(self) -> Teacher:
         """The frozen teacher as the run fitted it."""
-        from obliq_hf.teachers import load_teacher
-
         place = self.folder / "teacher"
         fitted = (place / "profile.json").is_file()
-        return load_teacher(place if fitted else self.recipe.graph.teacher)
+        return self._load_teacher(place if fitted else self.recipe.graph.teacher)
+
+    def _load_teacher(self, spec: str | Path, texts: list[str] | None = None) -> Teacher:
+        from obliq_hf.teachers import load_teacher
+
+        return load_teacher(
+            spec,
+            corpus_texts=texts,
+            revision=self.recipe.graph.teacher_revision,
+            trust_remote_code=self.recipe.graph.trust_remote_code,
+        )
 
     def build_corpus(self) -> None:
         """Write ``corpus/`` and, where the recipe names further texts, ``corpus-other/``."""
@@ -101,6 +115,24 @@ class RunSteps:
                 label_field=config.label_field,
                 where=config.other_where or None,
             )
+
+    def verify_corpus(self, waiting: Collection[str]) -> None:
+        """Check that stages find in the corpora what the recipe says they will.
+
+        Args:
+            waiting: Names of the stages that are about to run.
+
+        Raises:
+            ObliqError: A task or a split has no judgments, a column is not there, no pair of
+                documents is admissible, or the dose is larger than the graph can be.
+        """
+        names = [task.name for task in self.tasks]
+        if "evaluate" in waiting:
+            check_scored(self.recipe, names)
+        if "train" in waiting:
+            check_dev(self.recipe, names)
+        if self.recipe.graph.task is not None and "graph" in waiting:
+            check_graph_corpus(self.recipe, self.corpus(self.recipe.graph.corpus))
 
     def check_queries(self) -> None:
         """Check that the language model can be asked, where the queries are to come from one.
@@ -208,10 +240,10 @@ class RunSteps:
 
     def fit_teacher(self) -> None:
         """Write ``teacher/``: the profile fitted on the graph's texts, or a model's name."""
-        from obliq_hf.teachers import StylometricProfile, load_teacher
+        from obliq_hf.teachers import StylometricProfile
 
         texts = self.corpus(self.recipe.graph.corpus).full_texts()
-        teacher = load_teacher(self.recipe.graph.teacher, corpus_texts=texts)
+        teacher = self._load_teacher(self.recipe.graph.teacher, texts)
         place = self.folder / "teacher"
         if isinstance(teacher, StylometricProfile):
             teacher.save(place)
@@ -350,6 +382,7 @@ class RunSteps:
         from eval_mteb.evaluation import evaluate_folder
 
         config, training = self.recipe.evaluation, self.recipe.training
+        assert config.split is not None
         folder = "corpus" if config.corpus == "searched" else "corpus-other"
         evaluate_folder(
             self.folder / folder,

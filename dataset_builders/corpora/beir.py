@@ -41,7 +41,7 @@ def build(
         path: The folder to read: ``corpus.jsonl`` or ``corpus/corpus.jsonl``, with judgments or
             without.
         task: Which of several tasks to take; needed where they have corpora of their own.
-        name: The task's name in the new folder; default as it was. Only with a single task.
+        name: The task's name in the new folder; default as it was. Not with several tasks.
         group_field: The field that names a document's source, of the corpus or of ``metadata``.
         metadata: A JSON-lines file whose further fields are added to documents and queries of the
             same ``_id``, where the corpus does not carry them itself.
@@ -58,7 +58,7 @@ def build(
     if task is not None and task not in found:
         raise DataError(f"{source} holds no task {task!r}{nearest(task, found)}")
     chosen = [task] if task is not None else found
-    if name is not None and len(chosen) != 1:
+    if name is not None and len(chosen) > 1:
         raise DataError(f"{source} holds {len(chosen)} tasks, so they cannot be named {name!r}")
     extra = _read_metadata(metadata) if metadata is not None else None
     own_group_field = group_field if extra is None else None

@@ -113,7 +113,10 @@ def test_the_folder_of_a_version_without_a_record_is_known_by_its_marks(tmp_path
 
 @pytest.mark.parametrize("found", [False, True], ids=["made", "found"])
 def test_a_result_that_later_stages_cannot_use_stops_the_run_at_once_and_is_kept(tmp_path, found):
-    def refuse():
+    asked: list[set[str]] = []
+
+    def refuse(waiting):
+        asked.append(set(waiting))
         raise ObliqError("no judgments")
 
     def strict(log):
@@ -130,6 +133,7 @@ def test_a_result_that_later_stages_cannot_use_stops_the_run_at_once_and_is_kept
     with pytest.raises(ObliqError, match="no judgments"):
         strict(log).run()
     assert log == ([] if found else ["corpus"])
+    assert asked == [{"graph", "queries", "train"}]
     assert strict(log).run(until="corpus") == []
     build(tmp_path, []).run()
     assert strict(log).run() == []
