@@ -46,8 +46,9 @@ class Device:
         name: Its name.
         flops: Peak of dense bfloat16 matrix products, FLOP/s, from the vendor's sheet.
         memory: Bytes of its memory; None for a CPU.
-        utilisation: Share of the peak that a training step reaches; an assumption, which
-            ``benchmarks/gpu_check.py`` measures.
+        utilisation: Share of the peak that a training step reaches, with what checkpointing
+            repeats counted as work; an assumption. ``benchmarks/gpu_check.py`` measures it, as
+            the column "of the vendor's peak".
     """
 
     name: str
