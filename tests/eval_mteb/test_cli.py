@@ -33,6 +33,9 @@ def test_evaluate_compare_and_report_work_on_a_benchmark_tree(
         assert task in printed
         assert (out / task / "fusion-bm25-bm25-plain" / "per_query.json").is_file()
     assert main(["compare", str(out), str(out), "--json", str(tmp_path / "rows.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "note: math, left out: 1 queries without a judgment in this split" in printed
+    assert "note: math, bm25 − bm25: only 4 queries" in printed
     assert {tuple(row["ci95"]) for row in read_json(tmp_path / "rows.json")} == {(0.0, 0.0)}
     assert main(["report", str(out), "--resamples", "200"]) == 0
     assert (out / "report.md").is_file()
