@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from datasets import load_dataset, load_dataset_builder
+from datasets.config import HF_DATASETS_CACHE
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalDatasetLoader
 
 from eval_mteb.retrieval import AllButExcluded, ObliqRetrieval
@@ -46,9 +49,21 @@ class CheckedLoader(RetrievalDatasetLoader):
         self.gold = gold
         self.pooled = pooled
         self.strict = strict
+        # datasets keeps a folder's tables under its last name alone, whatever its place or content
+        self.cache = Path(HF_DATASETS_CACHE) / "obliq" / revision if Path(source).is_dir() else None
 
     def _get_split(self, config: str) -> str:
-        found = super()._get_split(config)
+        if self.cache is None:
+            found = super()._get_split(config)
+        else:
+            builder = load_dataset_builder(self.hf_repo, config, cache_dir=str(self.cache))
+            present = [str(split) for split in builder.config.data_files or ()]
+            found = present[0] if len(present) == 1 else self.split
+            if found not in present:
+                raise DataError(
+                    f"{self.hf_repo}: {config} has no split {found!r}; present: "
+                    f"{', '.join(present)}"
+                )
         if self.strict and found != self.split and "-qrels" in config:
             raise DataError(
                 f"{self.hf_repo}: {config} has no split {self.split!r}; present: {found}"
@@ -58,7 +73,16 @@ class CheckedLoader(RetrievalDatasetLoader):
     def _load_dataset_split(self, config: str, num_proc: int | None) -> Any:
         if self.pooled and config.endswith("-qrels"):
             config += "-pooled"
-        rows = super()._load_dataset_split(config, num_proc)
+        if self.cache is None:
+            rows = super()._load_dataset_split(config, num_proc)
+        else:
+            rows = load_dataset(
+                self.hf_repo,
+                config,
+                split=self._get_split(config),
+                cache_dir=str(self.cache),
+                num_proc=num_proc,
+            )
         where = f"{self.hf_repo}: {config}"
         if not len(rows) and not config.endswith("-top_ranked"):
             raise DataError(f"{where} holds no rows")

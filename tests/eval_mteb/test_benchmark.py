@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -230,6 +231,22 @@ def test_what_a_folder_of_files_is_refused_for_a_published_one_is_too(
         task.load_data()
 
 
+def test_a_folder_published_again_is_read_again(bench, tmp_path, hf_home):
+    def other_texts(parts):
+        for row in parts["math-corpus"]:
+            row["text"] = "another edition of " + row["text"]
+
+    texts, revisions = [], []
+    for spoil in (None, other_texts):
+        if (tmp_path / "hub").exists():
+            shutil.rmtree(tmp_path / "hub")
+        (task,) = bench_tasks(data=publish(bench, tmp_path / "hub", spoil), judgments=["gold"])
+        texts.append(task.part["corpus"]["text"][0])
+        revisions.append(task.metadata.revision)
+    assert texts[1] == "another edition of " + texts[0]
+    assert revisions[0] != revisions[1]
+
+
 def test_equal_rows_of_a_published_folder_are_collapsed_and_the_rest_is_counted(
     bench, tmp_path, hf_home
 ):
@@ -264,7 +281,7 @@ def test_results_under_other_gold_judgments_are_measured_anew_and_not_compared(
     def task(revision):
         (made,) = bench_tasks(["math"], judgments=["gold"], gold_revision=revision)
         cls = type(made)
-        source = {"path": str(hub), "revision": "r"}
+        source = {"path": str(hub), "revision": hub.parent.name}
         cls.metadata = cls.metadata.model_copy(update={"dataset": source})
         return cls()
 
