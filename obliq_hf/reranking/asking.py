@@ -22,7 +22,7 @@ from obliq_hf.reranking.prompt_file import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from obliq_hf.llm import ChatAnswer
     from obliq_hf.reranking.values import Pool, Tally
@@ -88,6 +88,33 @@ class Asking:
             "temperature": self.temperature,
             "thinking_tokens": self.thinking_tokens,
         }
+
+    @classmethod
+    def from_identity(cls, identity: Mapping[str, Any], *, source: str = "asking") -> Asking:
+        """How was asked, from what :attr:`identity` keeps of it; tokenisers are loaded.
+
+        The prompt and the form of answer are not taken from it: a reranker's own settings say
+        them.
+
+        Raises:
+            ObliqError: Values of another kind, or a tokeniser that is not there; the message
+                starts with ``source``.
+        """
+        try:
+            budgets = {
+                key: None if identity[key] is None else TextBudget.from_identity(identity[key])
+                for key in ("documents", "query")
+                if key in identity
+            }
+            return cls(
+                **budgets,
+                temperature=float(identity.get("temperature", 0.0)),
+                thinking_tokens=int(identity.get("thinking_tokens", 0)),
+            )
+        except ObliqError as error:
+            raise ObliqError(f"{source}: {error}") from None
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ObliqError(f"{source}: not settings of questions: {error}") from error
 
     def answer_tokens(self, wanted: int) -> int:
         """Longest answer: room for every identifier asked for, and for the thinking."""

@@ -37,6 +37,7 @@ KEEP = ("head", "ends", "middle")
 _MARK = " […] "
 _CHARACTERS_PER_TOKEN = 16
 _REMEMBERED = 100_000
+_UNSTATED = "unstated"
 _PIECE = re.compile(r"[\x00-\x7f]{1,3}|[^\x00-\x7f]")
 
 
@@ -87,7 +88,15 @@ class ModelTokens:
                 "tokeniser (tokenizer.json) is needed"
             )
         self._tokenizer.model_max_length = 10**9
-        self.name = f"{name_or_path}@{revision or 'unstated'}"
+        self.name = f"{name_or_path}@{revision or _UNSTATED}"
+
+    @classmethod
+    def named(cls, name: str) -> Tokens:
+        """The tokens of a :attr:`Tokens.name`, the estimate's among them."""
+        if name == EstimatedTokens.name:
+            return EstimatedTokens()
+        model, _, revision = name.rpartition("@")
+        return cls(model or revision, revision=None if revision == _UNSTATED else revision or None)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """See :class:`Tokens`."""
@@ -130,6 +139,12 @@ class TextBudget:
     def identity(self) -> list[str | int]:
         """What decides how a text is cut."""
         return [self.tokens, self.keep, self.tokenizer.name]
+
+    @classmethod
+    def from_identity(cls, identity: Sequence[str | int]) -> TextBudget:
+        """The budget that an :attr:`identity` is of; its tokeniser is loaded."""
+        tokens, keep, tokenizer = identity
+        return cls(int(tokens), str(keep), ModelTokens.named(str(tokenizer)))
 
     def cut(self, text: str) -> str:
         """A text within the budget: as it is, or cut where tokens end."""

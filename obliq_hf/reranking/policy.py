@@ -23,6 +23,8 @@ cheaper.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +33,14 @@ import yaml
 
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import content_hash, write_text
+from obliq_hf.reranking.asking import Asking
 from obliq_hf.reranking.settings import RerankSettings
 from obliq_hf.statistics import paired_bootstrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from obliq_hf.llm import ChatClient
     from obliq_hf.tasks import ObliqTask
 
 __all__ = [
@@ -49,6 +53,8 @@ __all__ = [
     "task_policy",
     "write_policy",
 ]
+
+logger = logging.getLogger(__name__)
 
 RULES = ("interval", "mean")
 """Rules of choice."""
@@ -171,7 +177,8 @@ class Policy:
     Attributes:
         tasks: Task name -> settings.
         evidence: Task name -> what the choice rests on, where there was one.
-        provenance: How it came about: rule, metric, split, language model, first stage.
+        provenance: How it came about: rule, metric, split, language model; and how it was asked
+            (``asking``, ``seed``), which is how the policy is applied.
     """
 
     tasks: Mapping[str, RerankSettings]
@@ -192,6 +199,57 @@ class Policy:
     def depth(self) -> int:
         """Candidates needed from the first stage, over all tasks."""
         return max((s.pool_depth for s in self.tasks.values()), default=1)
+
+    def own_asking(self) -> Asking | None:
+        """How was asked when the policy was chosen; None where it does not say.
+
+        Raises:
+            ObliqError: What it says is not valid.
+        """
+        known = self.provenance.get("asking")
+        return None if known is None else Asking.from_identity(known, source="policy, 'asking'")
+
+    def asked(
+        self,
+        asking: Asking | None = None,
+        seed: int | None = None,
+        *,
+        client: ChatClient | None = None,
+    ) -> tuple[Asking, int]:
+        """How to ask when the policy is applied: as it was chosen, unless told otherwise.
+
+        What differs from how it was chosen, the language model too, is logged as a warning.
+
+        Args:
+            asking: Budgets of texts, temperature, thinking; None takes the policy's.
+            seed: Seed of shuffles; None takes the policy's.
+            client: The language model.
+
+        Raises:
+            ObliqError: What the policy says of it is not valid.
+        """
+        known = self.provenance.get("asking")
+        asking = asking or self.own_asking() or Asking()
+        chosen_seed = self.provenance.get("seed", 0)
+        if isinstance(chosen_seed, bool) or not isinstance(chosen_seed, int):
+            raise ObliqError(f"policy, key 'seed': a whole number is needed, not {chosen_seed!r}")
+        used: dict[str, Any] = {"seed": chosen_seed if seed is None else seed}
+        said: dict[str, Any] = {k: v for k, v in self.provenance.items() if k == "seed"}
+        if isinstance(known, Mapping):
+            # the settings of each task say prompt and form of answer
+            said |= {k: v for k, v in known.items() if k not in ("prompt", "answer")}
+            used |= {k: v for k, v in asking.identity.items() if k in said}
+        model = self.provenance.get("llm")
+        if client is not None and isinstance(model, Mapping):
+            said["llm"], used["llm"] = dict(model), dict(client.identity)
+        for key in said:
+            if used.get(key) != said[key]:
+                logger.warning(
+                    "the policy was chosen with %s %s and is applied with %s: its evidence need "
+                    "not hold",
+                    *(key, said[key], used.get(key)),
+                )
+        return asking, used["seed"]
 
     @property
     def fingerprint(self) -> str:

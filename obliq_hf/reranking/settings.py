@@ -129,8 +129,10 @@ class RerankSettings:
         if self.reranker == "listwise":
             parts.append(str(self.listwise_depth))
         if self.reranker == "cross-encoder" and self.cross_encoder:
-            # organisation and name, or a folder and the one it lies in
-            parts += re.split(r"[/\\]+", self.cross_encoder.strip("/\\"))[-2:]
+            named = re.fullmatch(r"[\w.-]*\w/[\w.-]+", self.cross_encoder)  # on the Hub
+            parts.append(
+                named[0] if named else re.split(r"[/\\]", self.cross_encoder.rstrip("/\\"))[-1]
+            )
         if self.asks and self.prompt != "task":
             parts.append(re.sub(r"[^A-Za-z0-9]+", "-", self.prompt).strip("-"))
         if self.asks and self.answer != "text":

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,11 @@ from obliq_hf.errors import ObliqError
 from obliq_hf.llm.scripted import ScriptedClient
 from obliq_hf.metrics import per_query
 from obliq_hf.reranking import (
+    Asking,
     OracleClient,
     Policy,
     RerankSettings,
+    TextBudget,
     Trial,
     build_reranker,
     choose,
@@ -46,7 +49,7 @@ def test_rerankers_are_written_as_on_the_command_line():
     ]  # fmt: skip
     assert labels("listwise", depth=10) == ["listwise-10"]
     for wrong, message in (
-        ("cross-encoder:x/a/model,cross-encoder:y/a/model", "one label, 'cross-encoder-a-model'"),
+        ("cross-encoder:x/a/model,cross-encoder:y/a/model", "one label, 'cross-encoder-model'"),
         ("listwise:10..200,listwise:150", "150 candidates .* 'depth' is 100"),
         ("tourank:5", "did you mean 'tourrank'"),
         ("tourrank:0", "range"),
@@ -173,6 +176,33 @@ def test_a_policy_survives_its_file_and_says_where_it_comes_from(tried, tmp_path
     assert card[1]["delta"] is None
     changed = Policy({**policy.tasks, "math": replace(choice.settings, rounds=9)})
     assert changed.fingerprint != policy.fingerprint
+
+
+def test_a_policy_asks_as_it_was_chosen_unless_told_otherwise(tmp_path, caplog):
+    how = Asking(documents=TextBudget(33, "middle"), query=None, temperature=0.5, thinking_tokens=9)
+    client = ScriptedClient(lambda request: "[1]", model="one")
+    provenance = {"asking": how.identity, "seed": 4, "llm": dict(client.identity)}
+    written = Policy({"math": RerankSettings("tourrank")}, {}, provenance)
+    policy = load_policy(write_policy(tmp_path / "policy.yaml", written))
+    asking, seed = policy.asked(client=client)
+    assert (asking.identity, seed) == (how.identity, 4)
+    assert not caplog.text
+    other = ScriptedClient(lambda request: "[1]", model="two")
+    asking, seed = policy.asked(replace(how, thinking_tokens=8), 5, client=other)
+    assert (asking.thinking_tokens, seed) == (8, 5)
+    for words in ("seed 4 .* with 5", "thinking_tokens 9 .* with 8", "'one'.* with .*'two'"):
+        assert re.search(words, caplog.text)
+    assert "documents" not in caplog.text
+    caplog.clear()
+    # one that nothing was tried for says nothing
+    asking, seed = task_policy([load_task("math")]).asked(None, 3)
+    assert (asking.identity, seed) == (Asking().identity, 3)
+    assert not caplog.text
+    for wrong in ({"documents": [12]}, {"documents": [12, "heads", "estimated"]}, 5, []):
+        with pytest.raises(ObliqError, match="policy, 'asking'"):
+            Policy({}, {}, {"asking": wrong}).asked()
+    with pytest.raises(ObliqError, match="policy, key 'seed'"):
+        Policy({}, {}, {"seed": "x"}).asked()
 
 
 @pytest.mark.parametrize(
