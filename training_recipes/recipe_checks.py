@@ -192,8 +192,8 @@ def _places_read(recipe: Recipe) -> Iterator[tuple[str, str]]:
         if mark is None or key == "corpus.path":
             continue
         value: Any = recipe
-        for part in key.split("."):
-            value = getattr(value, part)
+        for name in key.split("."):
+            value = getattr(value, name)
         if not value:
             continue
         named = value.values() if isinstance(value, dict) else value
@@ -203,9 +203,9 @@ def _places_read(recipe: Recipe) -> Iterator[tuple[str, str]]:
     config = recipe.corpus
     if config.path is None:
         return
-    below = [part for part in (config.metadata, config.other_path) if part is not None]
-    for part in (config.subfolder, *below):
-        yield "corpus.path", str(Path(config.path) / part) if part else config.path
+    parts = [p for p in (config.metadata, config.other_path) if p is not None]
+    for part in (config.subfolder or ".", *parts):
+        yield "corpus.path", str(Path(config.path) / part)
 
 
 def check_teacher(recipe: Recipe) -> None:
