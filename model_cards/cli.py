@@ -119,6 +119,10 @@ def model(
     corpus_repo: Annotated[
         str | None, typer.Option(help="organisation/name@revision of the data it was scored on")
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="policy file of 'rerank select'; default the run's policy.yaml"),
+    ] = None,
     version: Version = None,
     private: Private = False,
     create_pr: CreatePr = False,
@@ -144,6 +148,7 @@ def model(
         base=base,
         datasets=tuple(dataset or ()),
         corpus_repo=corpus_repo,
+        policy=policy,
     )
     for pushed in done:
         _say(pushed)

@@ -9,7 +9,7 @@ from typing import Any
 from obliq_hf.files import read_json
 from obliq_hf.hub.redaction import without_places
 
-__all__ = ["RunFacts", "gather"]
+__all__ = ["RunFacts", "gather", "policy_rows"]
 
 _FILES = {
     "training": "training.json",
@@ -37,6 +37,8 @@ class RunFacts:
         audit: What else its edges share.
         corpus: Where the corpus comes from.
         queries: Task -> how its synthetic queries were written.
+        policy: The reranker chosen for each task; see
+            :meth:`obliq_hf.reranking.Policy.card_rows`.
     """
 
     training: dict[str, Any] | None = None
@@ -48,6 +50,7 @@ class RunFacts:
     audit: dict[str, Any] | None = None
     corpus: dict[str, Any] | None = None
     queries: dict[str, Any] = field(default_factory=dict)
+    policy: list[dict[str, Any]] = field(default_factory=list)
 
 
 def gather(run_folder: str | Path | None) -> RunFacts:
@@ -70,4 +73,16 @@ def gather(run_folder: str | Path | None) -> RunFacts:
     }
     if (root / "queries" / "queries.json").is_file():
         queries["queries"] = without_places(read_json(root / "queries" / "queries.json"))
-    return RunFacts(**found, queries=queries)
+    policy = policy_rows(root / "policy.yaml") if (root / "policy.yaml").is_file() else []
+    return RunFacts(**found, queries=queries, policy=policy)
+
+
+def policy_rows(file: str | Path) -> list[dict[str, Any]]:
+    """What a card says of a policy's file: a row a task.
+
+    Raises:
+        ObliqError: No such file, or it is no policy.
+    """
+    from obliq_hf.reranking import load_policy
+
+    return load_policy(file).card_rows()

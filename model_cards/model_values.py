@@ -52,6 +52,7 @@ def collect(model: ModelFiles, facts: RunFacts, options: CardOptions) -> dict[st
         "results_header": ["task", "system", *[label for _, label in _shown(report)]],
         "results": _results(report),
         "differences": _differences(report),
+        "policy": [_policy_row(row) for row in facts.policy],
         "evaluated_on": f"{on.repo_id}{'@' + on.revision if on.revision else ''}" if on else "",
         "training": _training(model, training),
         "data": _data(facts, options),
@@ -182,6 +183,18 @@ def _differences(report: Mapping[str, Any]) -> list[list[Any]]:
             ]
         )
     return rows
+
+
+def _policy_row(row: Mapping[str, Any]) -> list[Any]:
+    gain, span = row["delta"], row["ci95"]
+    return [
+        row["task"],
+        row["reranker"],
+        f"{row['depth']} of {row['first_stage_depth']}",
+        "" if gain is None else f"{gain:+.3f} [{span[0]:+.3f}, {span[1]:+.3f}]",
+        row["queries"] or "",
+        "" if row["requests_per_query"] is None else f"{row['requests_per_query']:g}",
+    ]
 
 
 def _training(model: ModelFiles, training: Mapping[str, Any]) -> list[list[Any]]:

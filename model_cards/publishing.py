@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_cards.cards import CardOptions, dataset_card, model_card
-from model_cards.facts import RunFacts, gather
+from model_cards.facts import RunFacts, gather, policy_rows
 from model_cards.licence_sources import (
     base_licence,
     checkpoint_licence,
@@ -183,6 +183,7 @@ def publish_model(
     base: str | None = None,
     datasets: tuple[str, ...] = (),
     corpus_repo: str | None = None,
+    policy: str | Path | None = None,
     facts: RunFacts | None = None,
 ) -> list[Pushed]:
     """Publish a checkpoint, and where asked the adapter beside it.
@@ -196,6 +197,7 @@ def publish_model(
         base: ``organisation/name@revision`` of the base, where it is not recorded.
         datasets: ``organisation/name@revision`` of the published training data.
         corpus_repo: ``organisation/name@revision`` of the data that the results are for.
+        policy: The file of the rerankers chosen for it; by default the run's ``policy.yaml``.
         facts: What is known of its run, instead of the files of the run folder.
 
     Returns:
@@ -210,6 +212,8 @@ def publish_model(
     place = Path(run) if run is not None else root.resolve().parent
     if facts is None:
         facts = gather(place if (place / "training.json").is_file() or run else None)
+    if policy is not None:
+        facts = replace(facts, policy=policy_rows(policy))
     named = BaseModel.parse(base) if base else None
     for name in datasets:
         check_repo_id(name.partition("@")[0])
