@@ -101,7 +101,7 @@ class Asking:
                 starts with ``source``.
         """
         try:
-            budgets = {
+            budgets: dict[str, Any] = {
                 key: None if identity[key] is None else TextBudget.from_identity(identity[key])
                 for key in ("documents", "query")
                 if key in identity
