@@ -89,7 +89,7 @@ class OracleSearch:
         own = getattr(self.base, "costs", None)
         counted = dict(own() if callable(own) else own or {})
         seconds = {**counted.pop("seconds", {}), "tournament": self.seconds}
-        asked = getattr(self.orderer, "costs", dict)()
+        asked: dict[str, Any] = getattr(self.orderer, "costs", dict)()
         return {"seconds": seconds, **counted, **asked}
 
     @property
