@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llm_server import ScriptedServer, oblique_reply
+import pytest
+from llm_server import ScriptedServer, oblique_reply, prompt_of
+from sentence_transformers import SentenceTransformer
 
 from obliq_hf.cli import main
 from obliq_hf.files import read_json, write_jsonl
-from obliq_hf.records import write_qrels
+from obliq_hf.records import read_corpus, write_qrels
+from obliq_hf.search.runs import read_run
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
+    from collections.abc import Callable
 
 TASK = """\
 name: let-down
@@ -77,8 +82,27 @@ def write_source(folder: Path) -> Path:
     return folder
 
 
-def test_a_users_task_goes_from_corpus_to_report_by_commands_alone(
-    tmp_path: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def obliq(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A command that must succeed; returns what it says."""
+
+    def run(*words: object) -> str:
+        status = main([str(word) for word in words])
+        said = capsys.readouterr()
+        assert status == 0, said.err
+        return said.out
+
+    return run
+
+
+def last_first(body: dict[str, Any]) -> str:
+    """A judge that likes the last candidate best and the first one least."""
+    shown = re.findall(r"^\[(\d+)\]", prompt_of(body), re.MULTILINE)
+    return " > ".join(f"[{number}]" for number in reversed(shown))
+
+
+def test_a_users_task_goes_through_every_command(
+    tmp_path: Path, tiny_model_dir: Path, obliq: Callable[..., str]
 ) -> None:
     run = tmp_path / "mine"
     run.mkdir()
@@ -87,12 +111,6 @@ def test_a_users_task_goes_from_corpus_to_report_by_commands_alone(
     task.write_text(TASK, encoding="utf-8")
     recipe.write_text(RECIPE.format(base=tiny_model_dir), encoding="utf-8")
     corpus, queries, graph = run / "corpus", run / "queries", run / "graph"
-
-    def obliq(*words: object) -> str:
-        status = main([str(word) for word in words])
-        said = capsys.readouterr()
-        assert status == 0, said.err
-        return said.out
 
     obliq("corpus", "beir", source, "--out", corpus)
     with ScriptedServer(lambda body, _: oblique_reply(body)) as server:
@@ -135,3 +153,84 @@ def test_a_users_task_goes_from_corpus_to_report_by_commands_alone(
     report = (run / "report.md").read_text(encoding="utf-8")
     assert "let-down" in report
     assert 'prompt_name="let-down"' in report
+
+    rank_by = ("--run", run / "eval", "--system", "bm25", "--tasks", task)
+    with ScriptedServer(lambda body, _: last_first(body)) as server:
+        judged_by = ("--llm", server.url, "--model", "judge")
+        obliq(
+            "rerank", *rank_by, "--reranker", "listwise:5", *judged_by, "--out", run / "rerank"
+        )  # fmt: skip
+    before = read_run(run / "eval" / "let-down" / "bm25" / "run.trec")
+    (reranked,) = (run / "rerank" / "let-down").glob("*listwise*")
+    for query, found in read_run(reranked / "run.trec").items():
+        assert list(found)[:5] == list(before[query])[4::-1]
+
+    index, query = run / "index", "a letter that somebody hoped for"
+    obliq("encode", "--model", run / "model", "--corpus", corpus, "--out", index)
+    asked = ("search", "--model", run / "model", "--index", index, query, "-k", 3)
+    told = obliq(*asked, "--prompt-name", "let-down")
+    assert len(re.findall(r"^ +\d  -?\d\.\d{4}  (?:ann|ben|cat|dan) \d+$", told, re.M)) == 3
+    assert told != obliq(*asked)
+
+    hub = tmp_path / "hub"
+    licence = ("--to", f"folder:{hub}", "--licence", "cc0-1.0")
+    obliq("publish", "dataset", corpus, "me/letters", *licence)
+    obliq("publish", "dataset", graph, "me/letters-graph", "--task", "let-down", *licence)
+    base = ("--base", "me/tiny@" + 40 * "0")
+    obliq("publish", "model", run / "model", "me/let-down", *base, *licence)
+    cards = {card.parent.name: card.read_text(encoding="utf-8") for card in hub.rglob("README.md")}
+    assert set(cards) == {"letters", "letters-graph", "let-down"}
+    assert 'prompt_name="let-down"' in cards["let-down"]
+
+
+def section(title: str) -> list[tuple[str, str]]:
+    """The code blocks of a section of the README as ``(language, text)``."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    text = readme.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return [(kind, textwrap.dedent(code)) for kind, code in
+            re.findall(r"^ *```(\w+)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)]  # fmt: skip
+
+
+def test_the_readmes_way_with_a_corpus_of_ones_own_works_as_it_is_written(
+    tmp_path: Path, tiny_model_dir: Path, obliq: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training_recipes.reload_check._vectors_elsewhere", encoded_here)
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(3)
+    words = " ".join(HABITS.values()).split()
+    rows = [
+        {"_id": f"c{i}", "text": " ".join(map(str, rng.choice(words, 40))), "author": f"a{i % 4}",
+         "thread": f"t{i // 2}"}
+        for i in range(24)
+    ]  # fmt: skip
+    write_jsonl(tmp_path / "complaints.jsonl", rows)
+    blocks = section("Your own corpus, your own attribute")
+    files = [code for kind, code in blocks if kind == "yaml"]
+    commands = [code for kind, code in blocks if kind == "bash"]
+    with ScriptedServer(lambda body, _: oblique_reply(body)) as server:
+        for name, code in zip(("complaint.yaml", "my_recipe.yaml"), files, strict=True):
+            assert name in "".join(commands)
+            served = code.replace("http://127.0.0.1:8000/v1", server.url)
+            (tmp_path / name).write_text(served, encoding="utf-8")
+        for line in "".join(commands).replace("\\\n", " ").splitlines():
+            called, *given = shlex.split(line, comments=True)
+            assert called == "obliq"
+            given = [server.url if word == "http://127.0.0.1:8000/v1" else word for word in given]
+            if given[0] == "run":
+                given += ["--training.base", str(tiny_model_dir)]
+            said = obliq(*given)
+    assert "runs/mine/model" in said
+    for name in ("data/complaints", "runs/mine/corpus"):
+        assert len(read_corpus(tmp_path / name)) == len(rows)
+    (trained,) = read_json(tmp_path / "runs" / "mine" / "mixture" / "mixture.json")["datasets"]
+    assert (trained["kind"], trained["rows"]) == ("queries", len(rows))
+    assert (tmp_path / "data" / "queries" / "queries.jsonl").is_file()
+    assert (tmp_path / "data" / "graph" / "purity.json").is_file()
+
+
+def encoded_here(folder: Path, prompts: list[str]) -> np.ndarray:
+    """What a fresh process would give, without one."""
+    from training_recipes.reload_check import PROBES
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return np.concatenate([model.encode(list(PROBES), prompt_name=name) for name in prompts])
