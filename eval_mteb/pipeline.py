@@ -59,8 +59,8 @@ def described_task(metadata: Any, tasks: Sequence[ObliqTask] = ()) -> ObliqTask:
             names it has in mteb.
 
     Returns:
-        The description given, the one the task was made with, the built-in one, or one that says
-        no more than that documents are to be relevant to the query.
+        The description given, the one the task was made with, the built-in one of that name, or
+        one that says no more than that documents are to be relevant to the query.
     """
     name = str(metadata.name)
     known = known_task(name)
@@ -73,7 +73,7 @@ def described_task(metadata: Any, tasks: Sequence[ObliqTask] = ()) -> ObliqTask:
     if own is not None:
         return own
     for builtin in map(load_task, builtin_task_names()):
-        if builtin.mteb_name == plain:
+        if builtin.mteb_name == plain or builtin.name == short:
             return builtin
     prompt = getattr(metadata, "prompt", None)
     words = prompt.get("query") if isinstance(prompt, dict) else prompt
@@ -99,8 +99,8 @@ class RetrieveAndRerank:
         llm: The language model, where the policy asks one.
         tasks: Descriptions of tasks that are not built in: names, files or tasks.
         depth: Candidates that a reranker given as such is shown.
-        asking: Budgets of texts, temperature, thinking.
-        seed: Seed of shuffles.
+        asking: Budgets of texts, temperature, thinking; None asks as the policy was chosen.
+        seed: Seed of shuffles; None takes the policy's, and 0 without one.
         second: A search model to fuse with in a pre-selection by fusion; BM25 by default.
         vectors: A folder that keeps document vectors between evaluations.
         name: The name in results.
@@ -121,7 +121,7 @@ class RetrieveAndRerank:
         tasks: Sequence[str | Path | ObliqTask] = (),
         depth: int = 100,
         asking: Asking | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         second: SearchProtocol | None = None,
         vectors: str | Path | None = None,
         name: str | None = None,
@@ -132,8 +132,8 @@ class RetrieveAndRerank:
         self.llm = llm
         self.tasks = load_tasks(tasks)
         self.depth = depth
-        self.asking = asking or Asking()
-        self.seed = seed
+        chosen = self.policy if isinstance(self.policy, Policy) else Policy({})
+        self.asking, self.seed = chosen.asked(asking, seed, client=llm)
         self.second = second
         self.vectors = None if vectors is None else Path(vectors)
         self.name = name
@@ -142,6 +142,7 @@ class RetrieveAndRerank:
         self._task: ObliqTask | None = None
         self._first: OrderedSearch | None = None
         self._second: OrderedSearch | None = None
+        self._second_name = "run"
         self._corpus: Any = None
         self._row: dict[str, int] = {}
         self._seconds: dict[str, float] = {}
@@ -153,9 +154,17 @@ class RetrieveAndRerank:
         """Named after the retriever and the policy, with a revision over all that decides."""
         inner = self.retriever.mteb_model_meta
         label, content = self._described()
-        asked = None if self.llm is None else self.llm.identity
-        how = self.asking.identity
-        revision = content_hash([inner.name, inner.revision], content, how, self.seed, asked)
+        other = None if self.second is None else self.second.mteb_model_meta
+        about = [*map(load_task, builtin_task_names()), *self.tasks]
+        revision = content_hash(
+            [inner.name, inner.revision],
+            content,
+            self.asking.identity,
+            self.seed,
+            None if self.llm is None else self.llm.identity,
+            None if other is None else [other.name, other.revision],
+            [task.fingerprint for task in about],
+        )
         return local_meta(
             self.name or f"{str(inner.name).rsplit('/', 1)[-1]}-{label}",
             revision[:40],
@@ -213,11 +222,13 @@ class RetrieveAndRerank:
         self._first.index(corpus, task_metadata=task_metadata, **kwargs)
         self._second = None
         if settings is not None and settings.preselect == "fusion":
-            if self.second is None:
+            second = self.second
+            if second is None:
                 from eval_mteb.baselines.bm25 import BM25Search
 
-                self.second = BM25Search()
-            self._second = self._search(self.second, task_metadata)
+                second = BM25Search()
+            self._second_name = str(second.mteb_model_meta.name)
+            self._second = self._search(second, task_metadata)
             self._second.index(corpus, task_metadata=task_metadata, **kwargs)
 
     def _search(self, model: Any, metadata: Any) -> OrderedSearch:
@@ -255,7 +266,7 @@ class RetrieveAndRerank:
                 asking=self.asking,
                 seed=self.seed,
                 second=second,
-                second_name=str(self.second.mteb_model_meta.name) if self.second else "run",
+                second_name=self._second_name,
             )
         )
         start = time.perf_counter()

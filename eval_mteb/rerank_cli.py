@@ -56,15 +56,37 @@ _Tokenizer = Annotated[
     str | None,
     typer.Option(help="tokeniser that texts are cut by, the model's own; default: an estimate"),
 ]
-_DocumentTokens = Annotated[int, typer.Option(help="tokens of a candidate that are shown")]
-_QueryTokens = Annotated[int, typer.Option(help="tokens of the query that are shown")]
-_Keep = Annotated[str, typer.Option(help="part of a long text kept: head, ends or middle")]
-_ThinkingTokens = Annotated[int, typer.Option(help="room for thinking before an answer")]
+_DocumentTokens = Annotated[
+    int | None, typer.Option(help="tokens of a candidate that are shown; default: 512")
+]
+_QueryTokens = Annotated[
+    int | None, typer.Option(help="tokens of the query that are shown; default: 1536")
+]
+_Keep = Annotated[
+    str | None, typer.Option(help="part of a long text kept: head, ends or middle; default: ends")
+]
+_ThinkingTokens = Annotated[
+    int | None, typer.Option(help="room for thinking before an answer; default: 0")
+]
 _Thinking = Annotated[
     bool | None,
     typer.Option("--thinking/--no-thinking", help="tell the chat template (vLLM, SGLang)"),
 ]
-_Seed = Annotated[int, typer.Option(help="seed of shuffles")]
+_Seed = Annotated[int | None, typer.Option(help="seed of shuffles; default: 0")]
+_EarlyStop = Annotated[
+    int | None,
+    typer.Option(
+        help="tourrank: stop a query once so many first places are certain, and count the calls "
+        "spared; tournaments then follow one another"
+    ),
+]
+_Plan = Annotated[
+    str | None,
+    typer.Option(
+        help="tourrank: stages as GROUPSxSIZE>KEEP for exactly --depth candidates, as "
+        "'5x20>10 5x10>4 1x20>10'; default: made for the size"
+    ),
+]
 _Judgments = Annotated[str, typer.Option(help="gold, pooled or both, where a task has them")]
 
 
@@ -116,7 +138,10 @@ def rerank(
             "commas; default: the policy's or the task's own"
         ),
     ] = None,
-    policy: Annotated[Path | None, typer.Option(help="policy file of 'select'")] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="policy file of 'select'; texts, thinking and seed default to its own"),
+    ] = None,
     rounds: Annotated[int, typer.Option(help="tournaments of tourrank")] = 5,
     depth: Annotated[int, typer.Option(help="candidates reranked")] = 100,
     preselect: Annotated[
@@ -132,6 +157,8 @@ def rerank(
     fuse: Annotated[
         str | None, typer.Option(help="fuse with the first stage: zscore or rrf")
     ] = None,
+    plan: _Plan = None,
+    early_stop: _EarlyStop = None,
     llm: _Llm = None,
     model: _Model = None,
     revision: _Revision = None,
@@ -140,19 +167,20 @@ def rerank(
     max_calls: _MaxCalls = None,
     max_tokens: _MaxTokens = None,
     tokenizer: _Tokenizer = None,
-    document_tokens: _DocumentTokens = 512,
-    query_tokens: _QueryTokens = 1536,
-    keep: _Keep = "ends",
+    document_tokens: _DocumentTokens = None,
+    query_tokens: _QueryTokens = None,
+    keep: _Keep = None,
     thinking: _Thinking = None,
-    thinking_tokens: _ThinkingTokens = 0,
-    seed: _Seed = 0,
+    thinking_tokens: _ThinkingTokens = None,
+    seed: _Seed = None,
     split: Annotated[str, typer.Option(help="split whose judgments count")] = "test",
     judgments: _Judgments = "gold,pooled",
 ) -> None:
     """Rerank a first stage on tasks and measure it beside the first stage."""
     if context.invoked_subcommand is not None:
         return
-    from eval_mteb.report import gather, terminal_table
+    from eval_mteb.report import gather
+    from eval_mteb.report_tables import terminal_table
     from eval_mteb.rerank_command import FirstStage, find_data, make_asking, rerank_command
     from obliq_hf.errors import ObliqError
     from obliq_hf.reranking import RerankSettings, load_policy
@@ -162,7 +190,20 @@ def rerank(
     base = RerankSettings(
         depth=depth, rounds=rounds, prompt=prompt, answer=answer, fuse=fuse,
         cross_encoder=cross_encoder, preselect=preselect, first_stage_depth=first_stage_depth,
+        plan=plan, early_stop=early_stop,
     )  # fmt: skip
+    chosen = None if policy is None else load_policy(policy)
+    asking = None
+    given = (tokenizer, document_tokens, query_tokens, keep, thinking_tokens)
+    if any(value is not None for value in given):
+        asking = make_asking(
+            base=chosen.own_asking() if chosen is not None and reranker is None else None,
+            tokenizer=tokenizer,
+            document_tokens=document_tokens,
+            query_tokens=query_tokens,
+            keep=keep,
+            thinking_tokens=thinking_tokens,
+        )
     with _client(
         *(llm, model, revision, slots, max_calls, max_tokens, thinking),
         cache or out / "llm.sqlite",
@@ -174,15 +215,9 @@ def rerank(
             out=out,
             rerankers=reranker,
             base=base,
-            policy=None if policy is None else load_policy(policy),
+            policy=chosen,
             client=client,
-            asking=make_asking(
-                tokenizer=tokenizer,
-                document_tokens=document_tokens,
-                query_tokens=query_tokens,
-                keep=keep,
-                thinking_tokens=thinking_tokens,
-            ),
+            asking=asking,
             seed=seed,
             split=split,
             judgments=_names(judgments),
@@ -209,6 +244,7 @@ def _spent(folders: list[Path]) -> list[str]:
             f"{folder.parent.name}/{folder.name}: {cost['requests']} questions "
             f"({cost['cached']} from the cache) in {cost['wall_seconds']:.1f} s, "
             f"{cost['prompt_tokens'] + cost['completion_tokens']:,} tokens"
+            + (f"; {cost['spared']} questions spared" if cost["spared"] else "")
             + (f"; malformed: {faults}" if faults else "")
             + (f"; failed calls: {errors}" if errors else "")
             + (f"; kept the first stage's order: {', '.join(failed[:5])}" if failed else "")
@@ -255,6 +291,8 @@ def select(
         str | None, typer.Option(help="name or folder of a cross-encoder")
     ] = None,
     answer: Annotated[str, typer.Option(help="text, schema or logprobs")] = "text",
+    plan: _Plan = None,
+    early_stop: _EarlyStop = None,
     llm: _Llm = None,
     model: _Model = None,
     revision: _Revision = None,
@@ -263,12 +301,12 @@ def select(
     max_calls: _MaxCalls = None,
     max_tokens: _MaxTokens = None,
     tokenizer: _Tokenizer = None,
-    document_tokens: _DocumentTokens = 512,
-    query_tokens: _QueryTokens = 1536,
-    keep: _Keep = "ends",
+    document_tokens: _DocumentTokens = None,
+    query_tokens: _QueryTokens = None,
+    keep: _Keep = None,
     thinking: _Thinking = None,
-    thinking_tokens: _ThinkingTokens = 0,
-    seed: _Seed = 0,
+    thinking_tokens: _ThinkingTokens = None,
+    seed: _Seed = None,
     resamples: Annotated[int, typer.Option(help="bootstrap resamples")] = 10_000,
 ) -> None:
     """Choose a reranker for each task on development queries, with the evidence."""
@@ -279,7 +317,9 @@ def select(
     from eval_mteb.rerank_selection import select_policy
     from obliq_hf.reranking import RerankSettings, parse_rerankers, write_policy
 
-    base = RerankSettings(depth=depth, answer=answer, cross_encoder=cross_encoder)
+    base = RerankSettings(
+        depth=depth, answer=answer, cross_encoder=cross_encoder, plan=plan, early_stop=early_stop
+    )
     settings = parse_rerankers(rerankers, base=base)
     if preselect is not None:
         settings += [
@@ -305,7 +345,7 @@ def select(
                 keep=keep,
                 thinking_tokens=thinking_tokens,
             ),
-            seed=seed,
+            seed=seed or 0,
             split=split,
             share=share,
             rule=rule,

@@ -199,20 +199,38 @@ def chosen_tasks(data: Path, names: Sequence[str]) -> list[ObliqTask | str]:
 
 def make_asking(
     *,
+    base: Asking | None = None,
     tokenizer: str | None = None,
-    document_tokens: int = 512,
-    query_tokens: int = 1536,
-    keep: str = "ends",
-    thinking_tokens: int = 0,
-    temperature: float = 0.0,
+    document_tokens: int | None = None,
+    query_tokens: int | None = None,
+    keep: str | None = None,
+    thinking_tokens: int | None = None,
 ) -> Asking:
-    """How a command asks: texts cut by the model's own tokeniser where one is named."""
-    tokens = {} if tokenizer is None else {"tokenizer": ModelTokens(tokenizer)}
-    return Asking(
-        documents=TextBudget(document_tokens, keep, **tokens),
-        query=TextBudget(query_tokens, keep, **tokens),
-        thinking_tokens=thinking_tokens,
-        temperature=temperature,
+    """How a command asks: as ``base``, apart from what is given.
+
+    Args:
+        base: Where everything else comes from; None takes the defaults.
+        tokenizer: The model's own tokeniser, that texts are cut by.
+        document_tokens: Budget of a candidate's text.
+        query_tokens: Budget of the query's text.
+        keep: Part of a long text kept.
+        thinking_tokens: Room for thinking before the answer.
+    """
+    base = base or Asking()
+    tokens = None if tokenizer is None else ModelTokens(tokenizer)
+    given = (tokens, keep)
+
+    def budget(known: TextBudget | None, size: int | None) -> TextBudget | None:
+        if size is None and given == (None, None):
+            return known
+        known = known or TextBudget()
+        return TextBudget(size or known.tokens, keep or known.keep, tokens or known.tokenizer)
+
+    return replace(
+        base,
+        documents=budget(base.documents, document_tokens),
+        query=budget(base.query, query_tokens),
+        thinking_tokens=base.thinking_tokens if thinking_tokens is None else thinking_tokens,
     )
 
 
@@ -227,7 +245,7 @@ def rerank_command(
     policy: Policy | None = None,
     client: ChatClient | None = None,
     asking: Asking | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     split: str = "test",
     judgments: Sequence[str] = ("gold", "pooled"),
     top_k: int = 1000,
@@ -246,8 +264,8 @@ def rerank_command(
         base: Settings for all that ``rerankers`` leaves open.
         policy: A policy.
         client: The language model, where any reranker asks one.
-        asking: Budgets of texts, temperature, thinking.
-        seed: Seed of shuffles.
+        asking: Budgets of texts, temperature, thinking; None asks as the policy was chosen.
+        seed: Seed of shuffles; None takes the policy's, and 0 without one.
         split: The split whose judgments count.
         judgments: ``gold``, ``pooled`` or both, where a task has them.
         top_k: Documents kept a query.
@@ -262,6 +280,8 @@ def rerank_command(
     """
     chosen = chosen_tasks(data, tasks)
     first.check(len(chosen))
+    applied = policy if policy is not None and rerankers is None else Policy({})
+    asking, seed = applied.asked(asking, seed, client=client)
     plans: list[tuple[ObliqTask | str, list[RerankSettings]]] = []
     for task in chosen:
         wanted = []
@@ -324,16 +344,15 @@ def _system(
     settings: RerankSettings,
     task: ObliqTask,
     client: ChatClient | None,
-    asking: Asking | None,
+    asking: Asking,
     seed: int,
     progress: bool,
 ) -> System:
-    how = asking or Asking()
     content = [
         "rerank",
         base.fingerprint,
         settings.identity,
-        how.identity,
+        asking.identity,
         task.fingerprint,
         seed,
         client.identity if client is not None and settings.asks else None,

@@ -110,15 +110,41 @@ def _section(sweep: TaskSweep) -> list[str]:
         "Rounds wait for one another; seconds are summed over calls, which run side by side.",
     ]
     lines += ["", f"Not beaten at their price in calls: {', '.join(front)}."]
-    parts = [
-        [label, name, str(tally.requests), str(tally.prompt_tokens + tally.completion_tokens)]
-        for label, result in sweep.reranked.items()
-        for name, tally in _parts(result).items()
-    ]
-    if parts:
-        lines += ["", "Steps of deep pools:", ""]
-        lines += _table(["reranker", "step", "calls", "tokens"], parts)
+    lines += _steps(sweep)
     return [*lines, "", *_malformed(sweep), ""]
+
+
+def _steps(sweep: TaskSweep) -> list[str]:
+    """What each step of the deep pools took, as a table."""
+    rows = []
+    for label, result in sweep.reranked.items():
+        queries = max(1, len(result.orders))
+        for name, tally in _parts(result).items():
+            # answers from a cache took no time; the others stand for them
+            paid = tally.requests - tally.cached
+            share = tally.requests / paid if paid else 1.0
+            known = paid or not tally.requests
+            rows.append(
+                [
+                    label,
+                    name,
+                    str(tally.requests),
+                    str(tally.prompt_tokens + tally.completion_tokens),
+                    _seconds(tally.seconds * share / queries) if known else "",
+                ]
+            )
+    if not rows:
+        return []
+    lines = ["", "Steps of deep pools:", ""]
+    lines += _table(["reranker", "step", "calls", "tokens", "seconds a query"], rows)
+    if sweep.second_seconds is not None:
+        lines += ["", f"The run that is fused with took {sweep.second_seconds:.2f} s to search."]
+    return lines
+
+
+def _seconds(value: float) -> str:
+    """Seconds to three significant digits, as small as they may be."""
+    return f"{value:.3g}" if value >= 1e-6 else f"{value:.0e}"
 
 
 def _parts(result: Any) -> dict[str, Any]:
@@ -229,6 +255,7 @@ def write_rerank_report(folder: Path, policy: Policy, sweeps: Sequence[TaskSweep
                     "gains": sweep.gains,
                     "recall": {str(k): v for k, v in sweep.recall.items()},
                     "costs": {label: r.costs() for label, r in sweep.reranked.items()},
+                    "second_run_seconds": sweep.second_seconds,
                 }
                 for sweep in sweeps
             },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ class TaskSweep:
         evidence: What the choice rests on.
         gains: Label -> queries helped, hurt and unchanged against the first stage.
         recall: Depth -> mean recall of the first stage.
+        second_seconds: Seconds that the run to fuse with took; None where there is none.
     """
 
     task: str
@@ -60,6 +62,7 @@ class TaskSweep:
     evidence: dict[str, Any]
     gains: dict[str, dict[str, Any]]
     recall: dict[int, float]
+    second_seconds: float | None = None
 
 
 def select_policy(
@@ -144,7 +147,7 @@ def select_policy(
     if share is not None:
         provenance["share"] = share
     if client is not None and any(entry.asks for entry in wanted):
-        provenance["llm"] = {"model": client.model, "revision": client.revision}
+        provenance["llm"] = dict(client.identity)
         provenance["asking"] = (asking or Asking()).identity
     provenance["seed"] = seed
     return Policy(policies, evidence, provenance), sweeps
@@ -193,9 +196,11 @@ def _sweep(
     texts, row = corpus.full_texts(), corpus.row
     depth = max(entry.pool_depth for entry in settings)
     pools = list(pools_from_run(run, queries, lambda d: texts[row[d]], depth=depth))
-    second = None
+    second, second_seconds = None, None
     if any(entry.preselect == "fusion" for entry in settings):
+        started = time.perf_counter()
         second = _bm25(texts, corpus.ids, queries, hidden, depth)
+        second_seconds = time.perf_counter() - started
     reranked = sweep(
         settings, pools, task, client=client, asking=asking, seed=seed, second=second,
         progress=progress,
@@ -223,6 +228,7 @@ def _sweep(
         evidence,
         {t.settings.label: gains(dict(t.scores), dict(plain.scores)).to_dict() for t in trials},
         recall_at_depths(run, qrels),
+        second_seconds,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError, nearest
 from obliq_hf.files import content_hash
-from obliq_hf.reranking.values import Ranking
+from obliq_hf.reranking.values import Ranking, Tally
 from obliq_hf.search.fusion import FUSION_METHODS, fuse
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Fused:
         ranking = yield from self.reranker.rank(pool, task)
         if ranking.failed:
             return ranking
+        started = time.perf_counter()
         scores = ranking.scores
         if scores is None:
             places = {position: rank for rank, position in enumerate(ranking.order)}
@@ -83,6 +85,9 @@ class Fused:
             "q"
         ]
         order = tuple(int(position) for position in fused)
+        seconds = time.perf_counter() - started
+        ranking.tally.seconds += seconds
+        ranking.tally.latency += seconds
         return replace(ranking, order=order, scores=tuple(fused[str(p)] for p in range(len(pool))))
 
 
@@ -113,10 +118,12 @@ class StoredScores:
 
     def rank(self, pool: Pool, task: ObliqTask) -> Flow[Ranking]:
         """By the run's scores."""
+        started = time.perf_counter()
         found = self.run.get(pool.query_id, {})
         lowest = min(found.values(), default=0.0)
         scores = tuple(found.get(candidate.id, lowest) for candidate in pool.candidates)
         known = [candidate.id in found for candidate in pool.candidates]
         order = sorted(range(len(pool)), key=lambda p: (not known[p], -scores[p], p))
-        return Ranking(tuple(order), scores)
+        seconds = time.perf_counter() - started
+        return Ranking(tuple(order), scores, Tally(seconds=seconds, latency=seconds))
         yield  # a generator, like every reranker

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mteb
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from eval_mteb.tasks import folder_task
 from obliq_hf.errors import ObliqError
 from obliq_hf.llm.scripted import ScriptedClient
 from obliq_hf.reranking import (
+    CrossEncoderReranker,
     IdentityReranker,
     Listwise,
     Policy,
@@ -171,6 +174,7 @@ def test_what_cannot_retrieve_or_rerank_is_refused(dense, tmp_path):
 
 def test_no_two_pipelines_that_differ_share_a_name_and_revision(data, dense, tmp_path):
     other = RunSearch(first_stage(data, seed=1), name="dense")
+    deep = RerankSettings("identity", depth=20, preselect="fusion", first_stage_depth=120)
     made = [
         RetrieveAndRerank(dense, TOUR, llm=judge(data)),
         RetrieveAndRerank(other, TOUR, llm=judge(data)),
@@ -180,11 +184,50 @@ def test_no_two_pipelines_that_differ_share_a_name_and_revision(data, dense, tmp
         RetrieveAndRerank(dense, TOUR, llm=judge(data), seed=1),
         RetrieveAndRerank(dense, IdentityReranker()),
         RetrieveAndRerank(dense),
+        RetrieveAndRerank(dense, TOUR, llm=judge(data), tasks=[HAND]),
+        RetrieveAndRerank(dense, TOUR, llm=judge(data), tasks=[replace(HAND, attribute="rhythm")]),
+        RetrieveAndRerank(dense, Policy({"hand": TOUR}), tasks=[HAND]),
+        RetrieveAndRerank(dense, Policy({"hand": TOUR}), tasks=[replace(HAND, attribute="x")]),
+        *(
+            RetrieveAndRerank(dense, deep, second=second)
+            for second in (None, BM25Search(), RunSearch(first_stage(data, seed=2), name="other"))
+        ),
     ]
     metas = {(m.mteb_model_meta.name, m.mteb_model_meta.revision) for m in made}
     assert len(metas) == len(made)
     again = RetrieveAndRerank(dense, TOUR, llm=judge(data)).mteb_model_meta
     assert (again.name, again.revision) in metas
+
+
+def test_a_cross_encoder_that_is_trained_further_in_its_folder_has_another_revision(
+    dense, tmp_path
+):
+    import torch
+    from sentence_transformers import CrossEncoder
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    folder = tmp_path / "scorer"
+    BertTokenizer(
+        vocab={w: i for i, w in enumerate("[PAD] [UNK] [CLS] [SEP] [MASK] a".split())}
+    ).save_pretrained(str(folder))
+    config = BertConfig(
+        vocab_size=6, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=8, max_position_embeddings=16, num_labels=1,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(str(folder))
+    named = RerankSettings("cross-encoder", cross_encoder=str(folder))
+    model = CrossEncoder(str(folder), device="cpu")
+
+    def revisions():
+        given = (named, Policy({"hand": named}), CrossEncoderReranker(str(folder)), model)
+        return [RetrieveAndRerank(dense, policy).mteb_model_meta.revision for policy in given]
+
+    before = revisions()
+    assert revisions() == before
+    with torch.no_grad():
+        next(model.parameters()).add_(1.0)
+    model.save_pretrained(str(folder))
+    assert not set(revisions()) & set(before)
 
 
 def test_a_scorer_of_pairs_can_stand_for_a_policy(data, task, dense):
@@ -230,6 +273,12 @@ def test_the_whole_benchmark_runs_in_one_call(bench, tiny_model_dir):
     assert {load_task(n).attribute for n in ("math", "twitter")} == {
         described_task(t.metadata).attribute for t in benchmark.tasks
     }
+
+
+def test_a_folders_task_with_the_name_of_a_built_in_one_is_described_by_it(tmp_path):
+    folder = write_rerank_folder(tmp_path / "mine", queries=2)
+    (folder / "tasks" / "hand").rename(folder / "tasks" / "math")
+    assert described_task(folder_task(folder, "math").metadata) == load_task("math")
 
 
 def test_tasks_without_a_description_are_asked_about_relevance(data, dense):

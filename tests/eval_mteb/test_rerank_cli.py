@@ -1,19 +1,27 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+from pathlib import Path
 
+import mteb
 import pytest
 import yaml
 from llm_server import Reply, ScriptedServer
-from rerank_folder import judge, write_first_stage, write_rerank_folder
+from rerank_folder import HAND, first_stage, judge, write_first_stage, write_rerank_folder
 from typer.testing import CliRunner
 
+import eval_mteb
+from eval_mteb.baselines.fusion import RunSearch
 from eval_mteb.rerank_cli import app
 from eval_mteb.rerank_report import pareto
 from eval_mteb.results import read_results
+from obliq_hf.cli import main
 from obliq_hf.errors import ObliqError
 from obliq_hf.llm import ChatRequest
-from obliq_hf.reranking import load_policy
+from obliq_hf.llm.scripted import ScriptedClient
+from obliq_hf.reranking import Asking, TextBudget, load_policy, scaled_plan
 
 
 @pytest.fixture
@@ -119,6 +127,161 @@ def test_a_policy_is_chosen_on_development_queries_with_its_evidence_and_applied
         *llm(server), "--out", out,
     )  # fmt: skip
     assert f"dense-{label}" in read_results(out)["hand"].systems
+
+
+def asked(server):
+    return {(body["messages"][-1]["content"], body["max_tokens"]) for body in server.bodies}
+
+
+def test_a_policy_is_applied_as_it_was_chosen_and_what_differs_is_told(run_folder, caplog):
+    how = Asking(documents=TextBudget(12, "head"), query=TextBudget(40, "head"), thinking_tokens=50)
+    client = judge(run_folder / "corpus", how)
+
+    def script(body, number):
+        return client.script(ChatRequest("r", body["messages"], body["max_tokens"]))
+
+    policy = run_folder / "policy.yaml"
+    words = ("--run", run_folder / "dev", "--tasks", "hand", "--split", "dev")
+    with ScriptedServer(script) as server:
+        obliq(
+            "select", *words, "--rerankers", "identity,tourrank:1", "--rule", "mean",
+            "--document-tokens", 12, "--query-tokens", 40, "--keep", "head",
+            "--thinking-tokens", 50, "--seed", 7, *llm(server), "--out", policy,
+        )  # fmt: skip
+        chosen = asked(server)
+    assert load_policy(policy).settings("hand").label == "tourrank-1"
+
+    apply = (*words, "--policy", policy)
+    with ScriptedServer(script) as server:
+        obliq(*apply, *llm(server), "--out", run_folder / "as-chosen")
+        assert asked(server) == chosen
+    assert "was chosen with" not in caplog.text
+    with ScriptedServer(script) as server:
+        obliq(*apply, *llm(server), "--thinking-tokens", 90, "--out", run_folder / "other")
+        assert {content for content, _ in asked(server)} == {content for content, _ in chosen}
+        assert asked(server).isdisjoint(chosen)
+    assert "chosen with thinking_tokens 50 and is applied with 90" in caplog.text
+    caplog.clear()
+
+    seen = set()
+
+    def listen(request):
+        seen.add((request.messages[-1]["content"], request.max_tokens))
+        return client.script(request)
+
+    dense = RunSearch(first_stage(run_folder / "corpus", "dev"), name="dense")
+    task = eval_mteb.folder_task(run_folder / "corpus", HAND, split="dev")
+    silent = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
+    pipeline = eval_mteb.RetrieveAndRerank(
+        dense, policy, llm=ScriptedClient(listen, model="another")
+    )
+    mteb.evaluate(pipeline, task, **silent)
+    assert seen == chosen
+    assert "is applied with {'model': 'another'" in caplog.text
+    seen.clear()
+    pipeline = eval_mteb.RetrieveAndRerank(dense, policy, llm=ScriptedClient(listen), seed=8)
+    mteb.evaluate(pipeline, task, **silent)
+    assert seen.isdisjoint(chosen)
+    assert "chosen with seed 7 and is applied with 8" in caplog.text
+
+
+def test_what_a_policy_says_of_its_questions_is_checked(run_folder, server):
+    policy = run_folder / "policy.yaml"
+    tasks = "tasks: {hand: {reranker: tourrank}}"
+    for line, message in (
+        ("asking: {documents: [12]}", "policy, 'asking'"),
+        ("asking: {documents: [12, heads, estimated]}", "did you mean 'head'"),
+        ("asking: 5", "policy, 'asking'"),
+        ("seed: x", "policy, key 'seed'"),
+    ):
+        policy.write_text(f"{line}\n{tasks}\n", encoding="utf-8")
+        with pytest.raises(ObliqError, match=message):
+            obliq(
+                "--run", run_folder / "eval" / "dense.trec", "--tasks", "hand", "--policy", policy,
+                *llm(server), "--out", run_folder / "rerank",
+            )  # fmt: skip
+    assert server.calls == 0
+
+
+def test_stages_of_ones_own_and_an_early_stop_are_options_and_what_is_spared_is_said(
+    run_folder, server
+):
+    words = ("--run", run_folder / "eval" / "dense.trec", "--tasks", "hand", "--depth", 20)
+    out = run_folder / "rerank"
+    obliq(
+        *words, "--reranker", "tourrank:1", "--plan", "2x10>4 1x8>2", *llm(server), "--out", out
+    )  # fmt: skip
+    assert server.calls == 6 * 3
+    obliq_said = obliq(
+        *words, "--reranker", "tourrank:6", "--early-stop", 1, *llm(server), "--out", out
+    )  # fmt: skip
+    cost = read_results(out)["hand"].systems["dense-tourrank-6-stop1-top20"].cost["reranking"]
+    assert cost["spared"] > 0
+    assert f"{cost['spared']} questions spared" in obliq_said
+    policy = run_folder / "policy.yaml"
+    obliq(
+        "select", "--run", run_folder / "dev", "--tasks", "hand", "--depth", 20, "--rerankers",
+        "identity,tourrank:6", "--early-stop", 1, "--resamples", 100, *llm(server),
+        "--out", policy,
+    )  # fmt: skip
+    report = json.loads((run_folder / "policy-evidence" / "report.json").read_text("utf-8"))
+    costs = report["tasks"]["hand"]["costs"]["tourrank-6-stop1-top20"]
+    assert costs["spared"] > 0
+    assert costs["spared"] + costs["requests"] == 6 * 6 * scaled_plan(20).calls
+
+
+def test_steps_of_deep_pools_are_reported_with_the_time_they_took(run_folder, server):
+    policy = run_folder / "policy.yaml"
+    obliq(
+        "select", "--run", run_folder / "dev", "--tasks", "hand", "--depth", 20,
+        "--preselect", "fusion", "--first-stage-depth", 120, "--rerankers",
+        "identity,tourrank:1..2", "--resamples", 100, *llm(server), "--out", policy,
+    )  # fmt: skip
+    folder = run_folder / "policy-evidence"
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    head = "| reranker | step | calls | tokens | seconds a query |"
+    rows = [line.split(" | ") for line in text.partition(head)[2].split("\n")[2:]]
+    steps = {(row[0], row[1]): row[2:] for row in rows if len(row) == 5}
+    fusions = [row for (_, step), row in steps.items() if step == "scores:run+zscore"]
+    assert len(fusions) == 3
+    assert all(calls == "0" and float(s.strip(" |")) > 0 for calls, _, s in fusions)
+    assert re.search(r"The run that is fused with took \d+\.\d+ s to search\.", text)
+    values = json.loads((folder / "report.json").read_text(encoding="utf-8"))["tasks"]["hand"]
+    assert values["second_run_seconds"] > 0
+    assert {p for c in values["costs"].values() for p in c.get("parts", {})} == {
+        "scores:run+zscore", "identity", "tourrank:1", "tourrank:2",
+    }  # fmt: skip
+
+
+def test_the_sequence_of_the_readme_works_as_it_is_written(
+    run_folder, server, tiny_model_dir, monkeypatch
+):
+    readme = Path(__file__).parents[2] / "README.md"
+    section = readme.read_text(encoding="utf-8").partition("## Evaluate, rerank, publish")[2]
+    section = section.partition("\n## ")[0]
+    names = {
+        "FOLDER": str(run_folder / "corpus"), "MODEL": str(tiny_model_dir), "NAME": "judge",
+        "http://127.0.0.1:8000/v1": server.url, "math": "hand",
+    }  # fmt: skip
+    for written, here in names.items():
+        section = re.sub(rf"(?<![\w/-]){re.escape(written)}(?![\w/-])", here, section)
+    monkeypatch.chdir(run_folder)
+    commands = re.sub(r"\\\n", " ", "".join(re.findall(r"```bash\n(.*?)```", section, re.DOTALL)))
+    done = 0
+    for line in commands.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[1:2] in (["evaluate"], ["rerank"]):
+            if words[2] == "select":
+                words += ["--resamples", "100"]
+            assert main(words[1:]) == 0
+            done += 1
+    assert done == 3
+    assert "bm25-tourrank-5" in read_results(Path("runs/x/rerank"))["hand"].systems
+    code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[-1]
+    space = {"eval_mteb": eval_mteb, "mteb": mteb, "model": str(tiny_model_dir)}
+    exec(code, space)
+    assert space["results"].task_results[0].scores["test"][0]["ndcg_at_10"] > 0.3
+    space["llm"].close()
 
 
 def test_answers_that_are_malformed_appear_by_class_and_leave_identity(run_folder):
