@@ -70,3 +70,8 @@ def test_the_embedded_model_takes_two_documents_through_both_stages(tmp_path: Pa
     assert info["model"].startswith("SmolLM2")
     assert main(command) == 0
     assert "0 calls" in capsys.readouterr().out
+    measured = [str(tmp_path / "out"), "--corpus", str(tmp_path), "--no-figures"]
+    assert main(["queries", "report", *measured]) == 0
+    assert f"Model `{info['model']}`" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert report["leakage"]["queries"] == 2
