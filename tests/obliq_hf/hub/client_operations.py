@@ -139,6 +139,7 @@ def datasets_api(folder: Path) -> None:
 
 def load_api(folder: Path) -> None:
     """Loading what :func:`datasets_api` has pushed."""
+    import pandas
     from datasets import get_dataset_config_names, load_dataset
     from huggingface_hub import DatasetCard, HfApi, HfFileSystem, ModelCard
 
@@ -154,9 +155,11 @@ def load_api(folder: Path) -> None:
     section("")
     sha = HfApi().dataset_info("acme/ds").sha
     assert load_dataset("acme/ds", "corpus", split="corpus", revision=sha).num_rows == 2
-    section("")
-    with HfFileSystem().open("datasets/acme/ds/corpus/corpus-00000-of-00001.parquet", "rb") as file:
-        assert file.read(4) == b"PAR1"
+    section("load_dataset revision pinned + hf:// path via pandas/fs")
+    path = "datasets/acme/ds/corpus/corpus-00000-of-00001.parquet"
+    assert path in HfFileSystem().find("datasets/acme/ds")
+    assert HfFileSystem().ls("datasets/acme/ds/corpus", detail=False, refresh=True) == [path]
+    assert len(pandas.read_parquet(f"hf://{path}")) == 2
     section("DatasetCard load/push, ModelCard push/load")
     card = DatasetCard.load("acme/ds")
     card.text += "More.\n"
@@ -180,13 +183,28 @@ def models_api(folder: Path) -> None:
 
 
 def load_model_api(folder: Path) -> None:
-    """The model loaded by its name, twice."""
+    """The model loaded by its name, its configuration, and an adapter on it pushed and loaded."""
+    from huggingface_hub import HfApi
+    from peft import LoraConfig, PeftModel, get_peft_model
     from sentence_transformers import SentenceTransformer
+    from transformers import AutoConfig, AutoModel
 
     section("SentenceTransformer('org/model')")
     SentenceTransformer("acme/st", device="cpu")
     section("SentenceTransformer('org/model') 2nd (cached)")
     SentenceTransformer("acme/st", device="cpu")
+    section("model_info / config download through transformers AutoConfig")
+    sha = HfApi().model_info("acme/st").sha
+    assert AutoConfig.from_pretrained("acme/st", revision=sha).hidden_size == 32
+    SentenceTransformer("acme/st", device="cpu")
+    section("peft: push adapter + load")
+    sha = HfApi().model_info("acme/st").sha
+    base = AutoModel.from_pretrained("acme/st", revision=sha)
+    adapted = get_peft_model(base, LoraConfig(r=2, target_modules=["query", "value"]))
+    adapted.push_to_hub("acme/lora")
+    sha = HfApi().model_info("acme/st").sha
+    PeftModel.from_pretrained(AutoModel.from_pretrained("acme/st", revision=sha), "acme/lora")
+    assert "adapter_model.safetensors" in HfApi().list_repo_files("acme/lora")
 
 
 GROUPS: dict[str, Callable[[Path], None]] = {

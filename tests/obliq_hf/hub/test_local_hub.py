@@ -22,9 +22,6 @@ MODELS = {
     "SentenceTransformer.push_to_hub",
     "SentenceTransformer('org/model')",
     "SentenceTransformer('org/model') 2nd (cached)",
-}
-NOT_DRIVEN = {
-    "load_dataset revision pinned + hf:// path via pandas/fs",
     "model_info / config download through transformers AutoConfig",
     "peft: push adapter + load",
 }
@@ -74,7 +71,7 @@ def test_hub_and_datasets_clients_make_the_recorded_requests(
 ) -> None:
     for group in ("hub", "datasets", "load"):
         fresh_process([str(HERE / "client_operations.py"), group, str(tmp_path)], url=hub.url)
-    _compare(hub, set(_recorded()) - MODELS - NOT_DRIVEN)
+    _compare(hub, set(_recorded()) - MODELS)
 
 
 @pytest.mark.slow
