@@ -57,7 +57,8 @@ class ScriptedServer:
     """Serves `script(body, number)`; `number` counts the calls from 0.
 
     Use as a context manager. `bodies` and `headers` hold what was received, `most_at_once` the
-    largest number of calls under way together.
+    largest number of calls under way together. With `together`, nobody is answered before so
+    many calls are there at once (or half a minute has passed).
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class ScriptedServer:
         *,
         delay: float = 0.0,
         keep: bool = True,
+        together: int = 0,
     ) -> None:
         self.script = script
+        self.together = together
         self.delay = delay
         self.keep = keep
         self.bodies: list[dict[str, Any]] = []
@@ -95,6 +98,9 @@ class ScriptedServer:
             reply = self.script(body, number)
             if isinstance(reply, str):
                 reply = Reply(reply)
+            until = time.monotonic() + 30
+            while self.most_at_once < self.together and time.monotonic() < until:
+                await asyncio.sleep(0.005)
             if self.delay or reply.delay:
                 await asyncio.sleep(self.delay + reply.delay)
         finally:

@@ -63,13 +63,10 @@ def test_answers_are_matched_by_id_whatever_the_order_and_the_bound_is_kept():
 
 
 def test_everything_handed_in_goes_out_at_once_up_to_the_bound():
-    barrier = threading.Barrier(1)
     with (
-        ScriptedServer(lambda b, n: Reply(delay=0.1)) as server,
+        ScriptedServer(lambda b, n: "y", together=40) as server,
         client_of(server, concurrency=64) as client,
     ):
-        client.complete_all([ask("warm")])
-        barrier.wait()
         client.complete_all(many(40))
     assert server.most_at_once == 40
 
