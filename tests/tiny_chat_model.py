@@ -73,6 +73,8 @@ def vllm_server(python: str, model: Path, log: Path, *, name: str = "tiny") -> I
                 *(python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
                 *("--served-model-name", name, "--host", "127.0.0.1", "--port", str(port)),
                 *("--max-model-len", "8192", "--dtype", "float32", "--enforce-eager"),
+                # on a CPU, vLLM dies of a seeded request whose prompt it reads in parts
+                *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "65536"),
             ],
             stdout=stream,
             stderr=subprocess.STDOUT,
