@@ -16,7 +16,7 @@ from obliq_hf.hub.card_header import CardHeader, split_card
 from obliq_hf.hub.cards import HeaderItem, merge_card
 from obliq_hf.hub.names import check_config_names, check_repo_path, check_tag
 from obliq_hf.hub.parquet import SHARD_BYTES, DatasetConfig, StagedSplit, count_rows, write_split
-from obliq_hf.hub.push import check_public, check_push, push_change, read_text, tag_version
+from obliq_hf.hub.push import check_public, check_push, push_change, read_text
 from obliq_hf.hub.repository import Change, HubError, LocalFile, Pushed, Repository, Snapshot
 
 if TYPE_CHECKING:
@@ -234,15 +234,13 @@ def push_dataset(
             repository,
             plan,
             before=before,
+            verify=lambda revision: _verify(repository, staged, revision),
+            version=tag,
             private=private,
             create_pr=create_pr,
             dry_run=dry_run,
         )
         pushed.notes.extend(notes)
-        if not dry_run:
-            _verify(repository, staged, pushed.revision)
-            if not create_pr:
-                return tag_version(repository, pushed, tag)
         return pushed
 
 

@@ -11,7 +11,7 @@ from obliq_hf.errors import ObliqError
 from obliq_hf.hub.card_header import CardHeader, split_card
 from obliq_hf.hub.cards import merge_card
 from obliq_hf.hub.names import check_repo_path, check_tag
-from obliq_hf.hub.push import check_public, check_push, push_change, read_text, tag_version
+from obliq_hf.hub.push import check_public, check_push, push_change, read_text
 from obliq_hf.hub.repository import Change, HubError, LocalFile, Pushed, Repository, Snapshot
 
 if TYPE_CHECKING:
@@ -164,15 +164,14 @@ def prepare_push(
             repository,
             plan,
             before=before,
+            verify=lambda revision: _verify(repository, [*model.files, *extra], revision),
+            version=tag if tagged else None,
             private=private,
             create_pr=create_pr,
             dry_run=dry_run,
         )
         pushed.notes.extend(notes)
-        if dry_run:
-            return pushed
-        _verify(repository, [*model.files, *extra], pushed.revision)
-        return tag_version(repository, pushed, tag) if tagged and not create_pr else pushed
+        return pushed
 
     return push
 

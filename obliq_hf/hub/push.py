@@ -23,7 +23,7 @@ from obliq_hf.hub.repository import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["check_public", "check_push", "push_change", "read_text", "tag_version"]
+__all__ = ["check_public", "check_push", "push_change", "read_text"]
 
 logger = logging.getLogger(__name__)
 
@@ -99,16 +99,21 @@ def push_change(
     plan: Callable[[Snapshot | None], Change],
     *,
     before: Snapshot | None,
+    verify: Callable[[str], None],
+    version: str | None,
     private: bool | None,
     create_pr: bool,
     dry_run: bool,
 ) -> Pushed:
-    """Make one commit, again and again until it sits on the state it was planned on.
+    """Make one commit, look whether it holds what was to be written, and tag it.
 
     Args:
         repository: Where to.
         plan: Gives the change for a state of the repository; an empty one makes no commit.
         before: The state that was looked at first.
+        verify: Raises where the revision it is given does not hold what was written.
+        version: The tag, set on what is committed but not on a pull request; None for none. One
+            that is there already stays where it is.
         private: See :func:`obliq_hf.hub.dataset_push.push_dataset`.
         create_pr: Likewise.
         dry_run: Plan alone.
@@ -118,6 +123,23 @@ def push_change(
     """
     if dry_run:
         return _pushed(repository, plan(before), None, before, dry_run=True)
+    pushed = _commit(repository, plan, private=private, create_pr=create_pr)
+    verify(pushed.revision)
+    if version is None or create_pr:
+        return pushed
+    if version not in repository.tags():
+        repository.tag(version, Commit(pushed.revision, pushed.revision, pushed.url))
+    return dataclasses.replace(pushed, version=version)
+
+
+def _commit(
+    repository: Repository,
+    plan: Callable[[Snapshot | None], Change],
+    *,
+    private: bool | None,
+    create_pr: bool,
+) -> Pushed:
+    """Commit, again and again until the commit sits on the state it was planned on."""
     repository.create(private=private)
     for _ in range(_ROUNDS):
         now = repository.snapshot()
@@ -175,10 +197,3 @@ def _check_version(
             f"{repository.place}: version {version!r} is published already, with other content; "
             "choose a new version"
         )
-
-
-def tag_version(repository: Repository, pushed: Pushed, version: str) -> Pushed:
-    """Tag the commit of a push; a tag that is there already stays where it is."""
-    if version not in repository.tags():
-        repository.tag(version, Commit(pushed.revision, pushed.revision, pushed.url))
-    return dataclasses.replace(pushed, version=version)

@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 
     from obliq_hf.llm.chat import ChatAnswer
 
-__all__ = ["ParseFailure", "answer_object", "parse_object", "strip_thinking"]
+__all__ = ["ParseFailure", "answer_object", "declines", "parse_object", "strip_thinking"]
 
 _OPEN = re.compile(r"<(think|thinking|reasoning)>", re.IGNORECASE)
 _CLOSE = re.compile(r"</(think|thinking|reasoning)>", re.IGNORECASE)
 _BLOCK = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.IGNORECASE | re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(\s*[}\]])")
 _REFUSAL = re.compile(
-    r"\b(?:i(?:['’]m| am) sorry|i (?:can(?:['’]t|not)|won(?:['’]t)|am (?:not able|unable)|"
-    r"must decline)|as an ai\b|(?:unable|not able) to (?:help|assist|comply|fulfil))",
+    r"\b(?:sorry|apologi[sz]e|as an ai\b|i (?:can(?:['’]?t|not)|could not|won['’]?t|"
+    r"am (?:not able|unable)|must decline)|unable to|not able to|not comfortable|"
+    r"can(?:['’]t|not) (?:help|assist|comply|rank|do))",
     re.IGNORECASE,
 )
+"""How models begin an answer in which they decline."""
 _LONGEST = 200_000
 _MOST_STEPS = 1_000_000
 """Characters looked at in search of objects, so that nested braces cost no quadratic time."""
@@ -87,6 +89,15 @@ def strip_thinking(text: str) -> tuple[str, str | None]:
     return rest.strip(), "\n".join(t for t in plain if t) or None
 
 
+def declines(answer: str) -> bool:
+    """Whether an answer without the form that was asked for begins by declining.
+
+    Args:
+        answer: The answer without its thinking.
+    """
+    return _REFUSAL.search(answer[:600]) is not None
+
+
 def parse_object(text: str, required: Sequence[str] = ()) -> dict[str, Any]:
     """The JSON object in a model's answer.
 
@@ -108,7 +119,7 @@ def parse_object(text: str, required: Sequence[str] = ()) -> dict[str, Any]:
         objects = _objects(answer[-_LONGEST:])
         fitting = [o for o in objects if all(field in o for field in required)]
         if not objects:
-            kind = "refused" if _REFUSAL.search(answer[:400]) else "no-object"
+            kind = "refused" if declines(answer) else "no-object"
             raise ParseFailure(kind, _short(answer))
         value = (fitting or objects)[-1]
     for field in required:

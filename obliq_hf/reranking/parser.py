@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from obliq_hf.llm.parsing import strip_thinking
+from obliq_hf.llm.parsing import declines, strip_thinking
 
 __all__ = ["FAULTS", "ParsedRanking", "parse_ranking"]
 
@@ -88,12 +88,6 @@ _AS_ASKED = re.compile(r"\[[0-9]{1,9}\](?: ?> ?\[[0-9]{1,9}\])*")
 _NOTHING_ELSE = re.compile(r"[0-9]{1,9}(?:[\s,;>]+(?:and\s+)?[0-9]{1,9})*")
 _OPEN_LIST = re.compile(r"\[\s*((?:\"?[0-9]{1,9}\"?\s*,\s*)+)[^\]\[]*$")
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_REFUSAL = re.compile(
-    r"\b(?:sorry|apologi[sz]e|as an ai\b|i (?:can(?:['’]?t|not)|could not|won['’]?t|"
-    r"am (?:not able|unable)|must decline)|unable to|not able to|not comfortable|"
-    r"can(?:['’]t|not) (?:help|assist|comply|rank|do))",
-    re.IGNORECASE,
-)
 _LIST_KEYS = (
     "ranking", "order", "ranked", "selection", "selected", "documents", "ids", "identifiers",
     "result", "results", "answer",
@@ -171,8 +165,7 @@ def parse_ranking(
         return ParsedRanking((), _sorted(faults))
     chain = _choose(_chains(answer, cut), offered, wanted)
     if chain is None:
-        refused = declined or _REFUSAL.search(answer[:600]) is not None
-        faults.add("refused" if refused else "unreadable")
+        faults.add("refused" if declined or declines(answer) else "unreadable")
         return ParsedRanking((), _sorted(faults))
     order = dict.fromkeys(n - 1 for n in chain.numbers if 1 <= n <= offered)
     valid = sum(1 <= n <= offered for n in chain.numbers)

@@ -40,6 +40,9 @@ def test_commas_before_brackets_inside_strings_survive_the_repair():
     [
         ("I cannot help with that. Score: 5", "refused"),
         ("I'm sorry, but I can't write this.", "refused"),
+        ("As an AI model, I have no view on this text.", "refused"),
+        ("I am not comfortable writing that.", "refused"),
+        ("We were able to find the query in " + "x " * 300 + " sorry", "no-object"),
         ("5", "no-object"),
         ('["q", "x"]', "no-object"),
         ('"q"', "no-object"),
