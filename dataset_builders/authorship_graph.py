@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from obliq_hf.records import Corpus
-    from obliq_hf.search.shards import ShardedVectors
+    from obliq_hf.search.sharded_vectors import ShardedVectors
 
     Vectors = NDArray[Any] | ShardedVectors
 

@@ -23,9 +23,11 @@ import numpy as np
 
 from obliq_hf.errors import DataError, ObliqError, nearest
 from obliq_hf.files import iter_lines, read_json
-from obliq_hf.search.dense import Hits, check_vectors, top_k
+from obliq_hf.search.dense import Hits, top_k
 from obliq_hf.search.exclusions import flatten_exclusions
-from obliq_hf.search.shards import Shard, ShardedVectors, ShardRecord, file_digest
+from obliq_hf.search.sharded_vectors import ShardedVectors
+from obliq_hf.search.shards import Shard, ShardRecord, file_digest
+from obliq_hf.search.vectors import check_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

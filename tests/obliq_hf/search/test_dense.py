@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.search import dense
-from obliq_hf.search.dense import check_vectors, search, top_k
+from obliq_hf.search.dense import search, top_k
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,9 +224,3 @@ def test_bad_arguments_are_named():
         search(np.ones(3), np.ones((2, 3)), 1)
     with pytest.raises(ObliqError, match="real numbers"):
         search(np.array([["a"]]), np.ones((2, 1)), 1)
-
-
-def test_checked_vectors_are_contiguous_single_precision():
-    checked = check_vectors(np.asfortranarray(np.eye(3)))
-    assert checked.dtype == np.float32
-    assert checked.flags.c_contiguous

@@ -1,0 +1,174 @@
+"""The documents that can still be among the best of some queries, while all documents go by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from obliq_hf.search.vectors import largest_norm_of, row_norms
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from obliq_hf.search.vectors import Block, VectorSource
+
+__all__ = ["CandidatePool"]
+
+_PAIR_ROWS = 1024  # query-document pairs scored in double precision at once
+_UNIT = float(np.finfo(np.float32).eps) / 2
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+class CandidatePool:
+    """The candidates of some queries while blocks of documents go by.
+
+    Args:
+        queries: Float32 ``[q, d]``.
+        corpus: Where the documents come from; gives the rows that decide the order.
+        width: Documents to find for every query.
+        hidden: Queries and rows, sorted by query, of the pairs that may not be found.
+        tile_rows: Most documents in one call of :meth:`add`.
+    """
+
+    def __init__(
+        self,
+        queries: NDArray[np.float32],
+        corpus: VectorSource,
+        width: int,
+        hidden: tuple[NDArray[np.int64], NDArray[np.int64]],
+        tile_rows: int,
+    ) -> None:
+        self.queries = queries
+        self.corpus = corpus
+        self.width = width
+        self.size = len(queries)
+        order = np.argsort(hidden[1], kind="stable")
+        self.hidden_query, self.hidden_row = hidden[0][order], hidden[1][order]
+        self.norms = row_norms(queries)
+        # |fl(x . y) - x . y| <= d u |x| |y| in any order of summation, for both sides of a
+        # comparison; the last term covers products that underflow.
+        dims = queries.shape[1]
+        self.slack = 2.02 * (dims + 2) * _UNIT * self.norms
+        self.floor = 2 * dims * _TINY
+        self.longest = self.residual = 0.0
+        self.kth = np.full(self.size, -np.inf, dtype=np.float32)
+        self.bar = self.kth.copy()
+        self.limit = 2 * self.size * width
+        self.held = 0
+        self.parts: list[tuple[NDArray, NDArray, NDArray]] = []
+        self.columns = np.ascontiguousarray(queries.T)  # the layout BLAS multiplies fastest
+        self.score_buffer = np.empty(self.size * tile_rows, dtype=np.float32)
+        self.mask_buffer = np.empty(self.size * tile_rows, dtype=bool)
+
+    def add(self, block: Block) -> None:
+        """Score documents and keep what can still be among the best."""
+        first, tile = block.first, block.vectors
+        norm = block.largest_norm
+        known = norm is not None
+        if norm is None:
+            norm = largest_norm_of(tile, first, "documents")
+        if norm > self.longest or block.residual > self.residual:
+            self.longest = max(self.longest, norm)
+            self.residual = max(self.residual, block.residual)
+            self._set_bar()
+        count = len(tile)
+        scores = self.score_buffer[: self.size * count].reshape(count, self.size)
+        np.matmul(tile, self.columns, out=scores)
+        if known and not np.isfinite(scores[:, 0]).all():
+            largest_norm_of(tile, first, "documents")  # names the row
+        low, high = np.searchsorted(self.hidden_row, (first, first + count))
+        if high > low:
+            scores[self.hidden_row[low:high] - first, self.hidden_query[low:high]] = -np.inf
+        if not self.parts and count > self.width:
+            cut = count - self.width
+            self.kth = np.partition(scores.T.copy(), cut, axis=1)[:, cut].copy()
+            self._set_bar()
+        mask = self.mask_buffer[: self.size * count].reshape(count, self.size)
+        np.greater(scores, self.bar, out=mask)
+        found = np.flatnonzero(mask)
+        if len(found) == 0:
+            return
+        place, query = np.divmod(found, self.size)
+        self.parts.append((query.astype(np.uint16), place + first, scores.reshape(-1)[found]))
+        self.held += len(found)
+        if self.held > self.limit:
+            self._shrink()
+
+    def _set_bar(self) -> None:
+        """A score must be above ``bar`` to be kept: the k-th best less twice the error."""
+        margin = self.slack * self.longest + 2 * self.residual * self.norms + self.floor
+        self.bar = np.nextafter((self.kth - margin).astype(np.float32), np.float32(-np.inf))
+
+    def _collect(self) -> tuple[NDArray, NDArray, NDArray]:
+        """All candidates by query, within a query by ascending row."""
+        if not self.parts:
+            empty = np.empty(0, dtype=np.int64)
+            return empty, empty, np.empty(0, dtype=np.float32)
+        query, row, score = (np.concatenate(column) for column in zip(*self.parts, strict=True))
+        order = np.argsort(query, kind="stable")
+        return query[order].astype(np.int64), row[order], score[order]
+
+    def _shrink(self) -> None:
+        """Raise the bar to the k-th best of all candidates and drop what is below it."""
+        query, row, score = self._collect()
+        counts = np.bincount(query, minlength=self.size)
+        place = np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
+        spread = np.full((self.size, max(int(counts.max()), self.width)), -np.inf, np.float32)
+        spread[query, place] = score
+        cut = spread.shape[1] - self.width
+        self.kth = np.partition(spread, cut, axis=1)[:, cut].copy()
+        self._set_bar()
+        keep = score > self.bar[query]
+        query, row, score = query[keep], row[keep], score[keep]
+        counts = np.bincount(query, minlength=self.size)
+        crowded = counts > 4 * self.width + 256
+        if crowded.any():  # many ties at the k-th place: settle them now, exactly
+            chosen = crowded[query]
+            exact = self._exact(query[chosen], row[chosen])
+            best = _best(query[chosen], exact, self.width)
+            score[chosen] = exact
+            keep = ~chosen
+            keep[np.flatnonzero(chosen)[best]] = True
+            query, row, score = query[keep], row[keep], score[keep]
+        self.parts = [(query.astype(np.uint16), row, score)]
+        self.held = len(query)
+        self.limit = max(2 * self.size * self.width, 2 * self.held)
+
+    def _exact(self, query: NDArray, row: NDArray) -> NDArray[np.float32]:
+        """Inner products in double precision, one order of summation, rounded to float32."""
+        exact = np.empty(len(query), dtype=np.float32)
+        products = np.empty((min(_PAIR_ROWS, len(query)), self.queries.shape[1]))
+        for start in range(0, len(query), _PAIR_ROWS):
+            part = slice(start, start + _PAIR_ROWS)
+            documents = self.corpus.take(row[part])
+            out = products[: len(documents)]
+            np.multiply(documents, self.queries[query[part]], out=out, dtype=np.float64)
+            exact[part] = out.sum(axis=1)
+        return exact
+
+    def finish(
+        self, rows: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]
+    ) -> None:
+        """Write the best candidates in their final order into the given arrays."""
+        if self.held > self.size * self.width:
+            self._shrink()
+        query, row, _ = self._collect()
+        exact = self._exact(query, row)
+        best = _best(query, exact, self.width)
+        query, row, exact = query[best], row[best], exact[best]
+        counts[:] = np.bincount(query, minlength=self.size)
+        place = np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
+        rows[query, place] = row
+        scores[query, place] = exact
+
+
+def _best(query: NDArray, score: NDArray, width: int) -> NDArray[np.int64]:
+    """Positions of the ``width`` best of each query, by query, then by descending score.
+
+    Candidates come by ascending row within a query, and keep that order where scores are equal.
+    """
+    order = np.lexsort((-score, query))
+    ordered = query[order]
+    starts = np.searchsorted(ordered, ordered, side="left")
+    return order[np.arange(len(order)) - starts < width]
