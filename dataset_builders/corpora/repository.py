@@ -75,7 +75,8 @@ def corpus_from_repository(
             raise DataError(
                 f"{source}: has no configuration {wanted[0]!r}{nearest(str(wanted[0]), names)}"
             )
-        rows = load_dataset(source, config, split="corpus")
+        # streamed, a folder is read as it stands; else datasets keeps it under its last name alone
+        rows = load_dataset(source, config, split="corpus", streaming=Path(source).is_dir())
     except (DatasetNotFoundError, ConnectionError, FileNotFoundError, ValueError) as error:
         if isinstance(error, DataError):
             raise

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +42,18 @@ def test_our_layout_and_the_benchmarks_are_read(tmp_path: Path, hf_home, config,
     empty = {**row, "text": " "} | ({"id": "b"} if "id" in row else {"_id": "b"})
     corpus = open_corpus(repository(tmp_path / "repo", config, [row, empty]), TASK)
     assert (corpus.ids, corpus.texts, corpus.groups) == (["a"], ["some text"], ["g1"])
+
+
+def test_a_folder_published_again_or_of_the_same_last_name_is_read_as_it_stands(
+    tmp_path: Path, hf_home
+):
+    seen = []
+    for place, text in (("a", "first"), ("a", "second"), ("b", "third")):
+        shutil.rmtree(tmp_path / place, ignore_errors=True)
+        row = {"id": "a", "text": text}
+        source = repository(tmp_path / place / "repo", "writing-corpus", [row])
+        seen += open_corpus(source, TASK).texts
+    assert seen == ["first", "second", "third"]
 
 
 def test_a_corpus_folder_is_read_as_it_is(tmp_path: Path):
