@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from obliq_hf.reranking import Asking, Candidate, Pool
+from obliq_hf.metrics import per_query
+from obliq_hf.reranking import Asking, Candidate, OracleClient, Pool, rerank
 from obliq_hf.reranking.asking import offered_texts
 
 BARE = Asking(documents=None, query=None)
@@ -66,3 +67,34 @@ def drive(flow, client):
             asked = flow.send(client.complete_all(asked))
     except StopIteration as stop:
         return stop.value, rounds
+
+
+def simulated_ndcg(reranker, plain, pools, qrels, task, *, error_rate):
+    """nDCG@10 of each query by a reranker, and by its algorithm written down once more.
+
+    Args:
+        reranker: Asked with a judge who errs at the rate.
+        plain: Gives an order of positions, from the grades and a generator.
+    """
+    judge = OracleClient(pools, qrels, asking=BARE, error_rate=error_rate, seed=1)
+    done = rerank(reranker, pools, task, client=judge)
+    ours = per_query(_as_run(done.orders), qrels)["ndcg_at_10"]
+    rng = np.random.default_rng(5)
+    expected = []
+    for _ in range(3):
+        orders = {}
+        for pool in pools:
+            grades = [qrels[pool.query_id].get(c.id, 0) for c in pool.candidates]
+            orders[pool.query_id] = [pool.candidates[p].id for p in plain(grades, rng)]
+        expected += per_query(_as_run(orders), qrels)["ndcg_at_10"].values()
+    return np.array(list(ours.values())), np.array(expected)
+
+
+def _as_run(orders):
+    return {q: {d: -float(r) for r, d in enumerate(o)} for q, o in orders.items()}
+
+
+def assert_same_mean(ours, expected):
+    """The means of two samples differ by no more than chance."""
+    spread = np.sqrt(ours.var() / len(ours) + expected.var() / len(expected))
+    assert abs(ours.mean() - expected.mean()) < 3.5 * spread + 1e-6

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def make_tiny_chat_model(folder: Path) -> Path:
-    """Write a random 2-layer Qwen2 over bytes, with a chat template."""
+def make_tiny_chat_model(folder: Path, *, room: int = 8192) -> Path:
+    """Write a random 2-layer Qwen2 over bytes, with a chat template and so many positions."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -39,7 +39,7 @@ def make_tiny_chat_model(folder: Path) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=8192,
+        max_position_embeddings=room,
         pad_token_id=0,
         eos_token_id=1,
         bos_token_id=None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-import yaml
 from hub_state import OWNER
-from huggingface_hub import constants
-from published import files, header, repository, usage
-from run_folder import BASE, COMMIT, PLANTED
-from safetensors.torch import load_file, save
-from typer.testing import CliRunner
+from published import ADAPTER, CORPUS, GRAPH, MODEL, files, header, repository, usage
+from run_folder import BASE, COMMIT
 
-from model_cards.cli import publish
 from model_cards.publishing import PublishOptions, publish_dataset, publish_model
-from obliq_hf.cli import main
-from obliq_hf.encoder import ObliqSentenceTransformer
 from obliq_hf.errors import DataError, ObliqError
 from obliq_hf.hub import HubError, open_repository
-from obliq_hf.hub.card_header import split_card
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,86 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("online")
 
-CORPUS, GRAPH = "obliq-ir/writing-classics", "obliq-ir/authorship-graph"
-MODEL, ADAPTER = "obliq-ir/obliq-ir-mini", "obliq-ir/obliq-ir-mini-lora"
-
-
-def put_base(hub: LocalHub, base: Path) -> None:
-    """The base on the Hub under the commit that the checkpoints name, and a newer main."""
-    commit = hub.put(BASE, files(base), kind="model")
-    repo = hub.repo(BASE, "model")
-    repo.commits[COMMIT] = repo.commits[commit]
-    weights = load_file(base / "model.safetensors")
-    newer = {name: tensor * 1.5 for name, tensor in weights.items()}
-    hub.put(BASE, {"model.safetensors": save(newer, {"format": "pt"})}, kind="model")
-
 
 # --------------------------------------------------------------------------- the three lines
-
-
-def test_the_command_publishes_and_stock_libraries_load(
-    run: Path, hub: LocalHub, tmp_path: Path, tiny_model_dir: Path,
-    waits: list[float], monkeypatch: pytest.MonkeyPatch, fresh_process: Callable[..., str],
-) -> None:  # fmt: skip
-    put_base(hub, tiny_model_dir)
-    local = ObliqSentenceTransformer.from_adapter(run / "adapter", base=tiny_model_dir).eval()
-    ids = local.tokenizer(["the sea was calm"], return_tensors="pt").to(local.device)
-    with torch.no_grad():
-        hidden = local[0].model(**ids).last_hidden_state.cpu()
-    np.save(tmp_path / "hidden.npy", hidden.numpy(), allow_pickle=False)
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_TOKEN", OWNER)
-    for words in (
-        ["dataset", str(run / "corpus"), CORPUS, "--to", f"folder:{tmp_path / 'laid-out'}"],
-        ["dataset", str(run / "corpus"), CORPUS],
-        ["dataset", str(run / "graph"), GRAPH, "--private"],
-        ["model", str(run / "model"), MODEL, "--adapter", ADAPTER, "--licence", "apache-2.0"],
-    ):
-        with pytest.raises(SystemExit) as stop:
-            publish(words, prog_name="obliq publish")
-        assert stop.value.code == 0
-    assert hub.repo(GRAPH).private
-    blocks = [
-        block
-        for name, kind in ((CORPUS, "dataset"), (GRAPH, "dataset"), (MODEL, "model"),
-                           (ADAPTER, "model"))
-        for block in re.findall(
-            r"```python\n(.*?)```", hub.content(name, "README.md", kind).decode(), re.DOTALL
-        )
-    ]  # fmt: skip
-    position = next(i for i, block in enumerate(blocks) if "PeftModel" in block)
-    blocks.insert(position + 1, "pinned = model")
-    code = "\n".join(
-        [
-            "import sys",
-            "import numpy as np",
-            *blocks,
-            "from datasets import load_dataset",
-            f'pairs = load_dataset("{GRAPH}", "writing-k3", split="train")',
-            f'stream = load_dataset("{GRAPH}", "writing-k3", split="train", streaming=True)',
-            "assert list(pairs) == list(stream) and len(pairs) == 2",
-            "from sentence_transformers import SentenceTransformer",
-            f'wanted = np.load(r"{run / "probe.npy"}")',
-            'probes = ["the sea was calm", "he would not say why"]',
-            f'merged = SentenceTransformer("{MODEL}")',
-            "given = merged.encode_query(probes, prompt_name='writing')",
-            "print(np.abs(given - wanted).max())",
-            'ids = merged.tokenizer(probes[:1], return_tensors="pt")',
-            "model = pinned.eval()  # the program in the adapter's card",
-            "hidden = model(**ids).last_hidden_state.detach().numpy()",
-            f'print(np.abs(hidden - np.load(r"{tmp_path / "hidden.npy"}")).max())',
-            "assert not any(name.startswith('obliq_hf') for name in sys.modules)",
-            "print(len(data['corpus']), len(data['relevant_docs']), data['top_ranked']['w1'])",
-        ]
-    )
-    printed = fresh_process(code, url=hub.url).splitlines()
-    merged, adapter = float(printed[-3]), float(printed[-2])
-    assert merged <= 1e-6
-    assert adapter <= 1e-5
-    assert any(
-        entry.method == "HEAD" and f"/{BASE}/resolve/{COMMIT}/" in entry.path for entry in hub.log
-    )
-    assert printed[-1] == "8 2 ['null', '1e5', 'a b', 'd5', 'd6', 'd7']"
 
 
 def test_a_folder_is_the_same_tree_and_its_card_runs_offline(
@@ -283,168 +195,7 @@ def test_further_layers_are_published_with_the_rest(
 # --------------------------------------------------------------------------- cards
 
 
-def test_a_graph_card_carries_purity_audit_and_the_warning(
-    run: Path, to_folder: PublishOptions, tmp_path: Path
-) -> None:
-    publish_dataset(run / "graph", GRAPH, to_folder)
-    text = (repository(tmp_path, GRAPH) / "README.md").read_text(encoding="utf-8")
-    assert "| author | 0.500 | [0.400, 0.600] | 0.100 | 5.00 | [4.000, 6.000] |" in text
-    assert "find the person behind an anonymous" in text
-    assert "dialect, age, gender, native language" in text
-    assert "| 1 | 4 | 0.500 | [0.400, 0.600] | 0.100 | 5.00 | [4.000, 6.000] |" in text
-
-
-def test_a_model_card_carries_results_data_prompts_and_settings(
-    run: Path, to_folder: PublishOptions, tmp_path: Path
-) -> None:
-    publish_model(run / "model", MODEL, to_folder, datasets=(f"{GRAPH}@v1",), adapter_repo=ADAPTER)
-    folder = repository(tmp_path, MODEL)
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    assert "| writing | **this model** | 0.412 [0.390, 0.430] |" in text
-    assert "this model − untrained base | +0.101 | [+0.080, +0.120] | < .001 |" in text
-    assert f"| base revision | {COMMIT} |" in text
-    assert "| recipe hash | " + "c" * 64 in text
-    assert "| learning_rate | 0.0001 |" in text
-    assert "| writing-graph | writing | graph | 3 | 0 |" in text
-    assert f"| {GRAPH} |  | published data |  |  | v1 |" in text
-    assert "| writing | `Instruct: Given a passage" in text
-    assert "anchor is an evaluation query (found, kept) | 1 |" in text
-    assert "find the person behind an anonymous" in text
-    found = header(folder)
-    assert found["base_model"] == BASE
-    assert found["base_model_relation"] == "finetune"
-    assert found["datasets"] == [GRAPH]
-    adapter = header(repository(tmp_path, ADAPTER))
-    assert adapter["base_model_relation"] == "adapter"
-    assert "lora" in adapter["tags"]
-
-
-@pytest.mark.parametrize("kind", ["dataset", "model"])
-def test_the_header_is_valid_for_the_hub(
-    run: Path, options: PublishOptions, tmp_path: Path, hub: LocalHub, kind: str
-) -> None:
-    from huggingface_hub import DatasetCard, ModelCard
-
-    if kind == "dataset":
-        publish_dataset(run / "graph", GRAPH, options)
-    else:
-        publish_model(run / "model", MODEL, options)
-    name = GRAPH if kind == "dataset" else MODEL
-    text = (
-        hub.content(name, "README.md", kind).decode()
-        if options.to == "hub"
-        else (repository(tmp_path, name) / "README.md").read_text(encoding="utf-8")
-    )
-    card = DatasetCard(text) if kind == "dataset" else ModelCard(text)
-    assert card.data.license == "apache-2.0"
-    if kind == "model":
-        assert card.data.eval_results[0].metric_value == 0.412
-
-
-def test_no_training_text_path_user_or_token_is_published(
-    run: Path, options: PublishOptions, hub: LocalHub, tmp_path: Path
-) -> None:
-    publish_model(run / "model", MODEL, options, adapter_repo=ADAPTER)
-    if options.to == "hub":
-        published = {
-            (name, path): hub.content(name, path, "model")
-            for name in (MODEL, ADAPTER)
-            for path in hub.repo(name, "model").files()
-        }
-    else:
-        published = {
-            (name, path): data
-            for name in (MODEL, ADAPTER)
-            for path, data in files(repository(tmp_path, name)).items()
-        }
-    assert any(path == "model.safetensors" for _, path in published)
-    for data in published.values():
-        for forbidden in (PLANTED, str(tmp_path), str(Path.home()) + "/", OWNER, "12.5"):
-            assert forbidden.encode() not in data
-
-
-def test_cards_of_datasets_hold_no_text_of_the_data(
-    run: Path, to_folder: PublishOptions, tmp_path: Path
-) -> None:
-    name = "obliq-ir/training"
-    for part in ("corpus", "graph", "mixture", "queries"):
-        publish_dataset(run / part, name, to_folder)
-    text = (repository(tmp_path, name) / "README.md").read_text(encoding="utf-8")
-    assert PLANTED not in text
-    assert "passage 3" not in text
-
-
-def test_a_non_commercial_base_gives_a_non_commercial_checkpoint(
-    run: Path, hub: LocalHub, tiny_model_dir: Path
-) -> None:
-    put_base(hub, tiny_model_dir)
-    hub.put(BASE, {"README.md": b"---\nlicense: cc-by-nc-4.0\n---\nbase\n"}, kind="model")
-    repo = hub.repo(BASE, "model")
-    repo.commits[COMMIT] = repo.find("main")  # type: ignore[assignment]
-    online = PublishOptions(endpoint=hub.url, token=OWNER)
-    publish_model(run / "model", MODEL, online)
-    text = hub.content(MODEL, "README.md", "model").decode()
-    assert yaml.safe_load(split_card(text)[1])["license"] == "cc-by-nc-4.0"
-    with pytest.raises(ObliqError, match="allows more than that of the base"):
-        publish_model(
-            run / "model", MODEL, PublishOptions(endpoint=hub.url, token=OWNER, licence="mit")
-        )
-
-
-def test_an_unknown_licence_of_the_base_is_asked_for(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ObliqError, match="--licence"):
-        publish_model(run / "model", MODEL, PublishOptions(to=f"folder:{tmp_path / 'x'}"))
-    with pytest.raises(ObliqError, match=r"licence 'cc-by-40'.*did you mean 'cc-by-4\.0'"):
-        publish_model(
-            run / "model", MODEL, PublishOptions(to=f"folder:{tmp_path / 'x'}", licence="cc-by-40")
-        )
-
-
 # --------------------------------------------------------------------------- results
-
-
-def test_results_of_other_tasks_are_kept(
-    run: Path, options: PublishOptions, hub: LocalHub, tmp_path: Path
-) -> None:
-    publish_model(run / "model", MODEL, options)
-    other = {"dataset": {"id": "other/data", "task_id": "x"}, "value": 0.5}
-    read = (
-        (lambda path: hub.content(MODEL, path, "model").decode())
-        if options.to == "hub"
-        else (lambda path: (repository(tmp_path, MODEL) / path).read_text(encoding="utf-8"))
-    )
-    mine = yaml.safe_load(read(".eval_results/writing.yaml"))
-    assert mine[0]["dataset"] == {"id": CORPUS, "task_id": "writing.ndcg_at_10"}
-    assert mine[0]["value"] == 0.412
-    result = {
-        "task": {"type": "STS"},
-        "dataset": {"type": "other/data", "name": "other"},
-        "metrics": [{"type": "spearman", "value": 1.0}],
-    }
-    card = read("README.md").replace(
-        "  results:\n", "  results:\n  - " + json.dumps(result) + "\n", 1
-    )
-    changed = {
-        ".eval_results/writing.yaml": yaml.safe_dump([other, *mine]).encode(),
-        ".eval_results/other.yaml": yaml.safe_dump([other]).encode(),
-        "README.md": card.encode(),
-    }
-    if options.to == "hub":
-        hub.put(MODEL, changed, kind="model")
-    else:
-        for path, data in changed.items():
-            (repository(tmp_path, MODEL) / path).write_bytes(data)
-    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    report["systems"]["writing"]["student"]["ndcg_at_10"] = 0.5
-    (run / "report.json").write_text(json.dumps(report), encoding="utf-8")
-    publish_model(run / "model", MODEL, options)
-    entries = yaml.safe_load(read(".eval_results/writing.yaml"))
-    assert [entry["value"] for entry in entries] == [0.5, 0.5]
-    assert entries[0] == other
-    assert yaml.safe_load(read(".eval_results/other.yaml")) == [other]
-    index = yaml.safe_load(split_card(read("README.md"))[1])["model-index"][0]["results"]
-    assert [r["dataset"]["type"] for r in index] == ["other/data", CORPUS]
-    assert index[1]["metrics"][0]["value"] == 0.5
 
 
 def test_the_same_checkpoint_again_makes_no_commit(run: Path, options: PublishOptions) -> None:
@@ -561,54 +312,6 @@ def test_adapters_and_whole_weights_do_not_share_a_repository(
         publish_model(run / "model", ADAPTER, to_folder)
     with pytest.raises(ObliqError, match="repository of its own"):
         publish_model(run / "model", MODEL, to_folder, adapter_repo=MODEL)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["dataset", "nowhere", "acme/x"], "no such folder"),
-        (["dataset", "corpus", "acme/a b"], "ASCII letters"),
-        (["dataset", "corpus", "acme/../x"], "organisation/name"),
-        (["model", "model", "acme/x", "--base", "../base"], "no '..'"),
-        (["model", "model", "acme/x", "--version", "main"], "taken for a commit or branch"),
-        (["dataset", "corpus", "acme/x", "--to", "ftp://x"], "'hub' or 'folder:PATH'"),
-        (["dataset", "corpus", "acme/x", "--licence", "free"], "none that the Hub knows"),
-    ],
-)
-def test_the_command_says_what_is_wrong_in_one_line(
-    run: Path, tmp_path: Path, words: list[str], message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    kind, folder, *rest = words
-    more = [] if "--to" in rest else ["--to", f"folder:{tmp_path / 'laid-out'}"]
-    assert main(["publish", kind, str(run / folder), *rest, *more]) == 1
-    found = capsys.readouterr()
-    assert message in found.err
-    assert "Traceback" not in found.err
-    assert not (tmp_path / "laid-out").exists()
-
-
-def test_the_commands_dry_run_and_pull_request_say_what_they_did(
-    run: Path, hub: LocalHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_TOKEN", OWNER)
-    words = ["model", str(run / "model"), MODEL, "--adapter", ADAPTER, "--licence", "apache-2.0"]
-    dry = CliRunner().invoke(publish, [*words, "--dry-run"])
-    assert dry.exit_code == 0, dry.output
-    assert f"model {MODEL} at {hub.url}: nothing was written (dry run)" in dry.output
-    assert "  + model.safetensors" in dry.output
-    assert "  + adapter_model.safetensors" in dry.output
-    assert not hub.repos
-    for name in (MODEL, ADAPTER):
-        hub.put(name, {"notes.md": b"x"}, kind="model")
-    pull = CliRunner().invoke(publish, [*words, "--create-pr"])
-    assert pull.exit_code == 0, pull.output
-    for name, weights in ((MODEL, "model"), (ADAPTER, "adapter_model")):
-        proposed = f"proposed at {hub.url}/{name}/discussions/1"
-        assert f"model {name} at {hub.url}: {proposed}" in pull.output
-        assert set(hub.repo(name, "model").files()) == {".gitattributes", "notes.md"}
-        assert f"{weights}.safetensors" in hub.repo(name, "model").files("refs/pr/1")
 
 
 def test_nothing_is_published_before_both_checkpoints_are_found_fit(

@@ -1,16 +1,20 @@
-"""Tiny mixtures made on the spot."""
+"""Tiny mixtures made on the spot, and what trains on them."""
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tiny_training import Stopped
 
 from obliq_hf.files import write_json
 from obliq_hf.records import train_features
+from training_recipes.sections import TrainingConfig
+from training_recipes.trainer import ObliqTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,3 +93,38 @@ def make_mixture(tmp_path: Path, write_mixture: Callable[..., Path]) -> Callable
         return write_mixture(tmp_path / name, *datasets)
 
     return make
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("training reached for the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def settings(tiny_model_dir: Path) -> TrainingConfig:
+    return TrainingConfig(
+        base=str(tiny_model_dir), batch_size=8, max_length=64, learning_rate=1e-3,
+        save_steps=100, logging_steps=2,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def mixture(make_mixture: Callable[..., Path]) -> Path:
+    return make_mixture(("w-graph", "graph", 40, 0), ("w-queries", "queries", 40, 2))
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    step: list[int | None] = [None]
+    original = ObliqTrainer.training_step
+
+    def stopping(self: ObliqTrainer, *args: Any, **kwargs: Any) -> Any:
+        if self.state.global_step == step[0]:
+            raise Stopped
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(ObliqTrainer, "training_step", stopping)
+    return lambda number: step.__setitem__(0, number)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from echo_task import ECHO
 from hub_fixtures import hub, online, waits
 from hub_state import OWNER, READER
 from sentence_transformers import SentenceTransformer
@@ -347,15 +348,6 @@ queries: {{source: path, path: source/echo.jsonl, tasks: [echo]}}
 graph: {{task: null}}
 training: {{base: {base}, max_length: 64, batch_size: 4, max_steps: 2}}
 evaluation: {{systems: [student], depth: 10}}
-"""
-ECHO = """\
-name: echo
-mechanism: tip-of-the-tongue
-attribute: the words somebody half remembers
-instruction: find the passage
-lens: tip-of-the-tongue
-exclusion: none
-reranking: {reranker: identity}
 """
 
 

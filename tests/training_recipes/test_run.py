@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from echo_task import ECHO
 
 from obliq_hf.errors import ObliqError
 from training_recipes.recipe import load_recipe
@@ -64,16 +65,6 @@ def write_source(folder: Path) -> Path:
     return folder
 
 
-TASK = """\
-name: echo
-mechanism: tip-of-the-tongue
-attribute: the words somebody half remembers
-instruction: find the passage
-lens: tip-of-the-tongue
-exclusion: none
-reranking: {reranker: identity}
-"""
-
 RECIPE = """\
 name: small
 seed: 3
@@ -96,7 +87,7 @@ evaluation: {{depth: 50}}
 def recipe_file(tmp_path_factory, tiny_model_dir):
     folder = tmp_path_factory.mktemp("recipe")
     source = write_source(folder / "source")
-    (folder / "echo.yaml").write_text(TASK, encoding="utf-8")
+    (folder / "echo.yaml").write_text(ECHO, encoding="utf-8")
     text = RECIPE.format(source=source, base=tiny_model_dir)
     (folder / "small.yaml").write_text(text, encoding="utf-8")
     return folder / "small.yaml"

@@ -2,11 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,79 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from tiny_training import LORA, PLANTED, Stopped, run, same, weights
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.records import Corpus, Queries
-from obliq_hf.task_data import TaskData
 from obliq_hf.tasks import load_tasks
-from training_recipes import session as session_module
 from training_recipes.checkpoint import last_complete, mark_complete
-from training_recipes.cli import train_main
-from training_recipes.dev import DevEvaluator
 from training_recipes.reload_check import compare_vectors
 from training_recipes.sections import LoraConfig, TrainingConfig
-from training_recipes.train import TrainResult, train
 from training_recipes.trainer import ObliqTrainer, TaskCollator, load_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PLANTED = "planted secret 31415926"
-LORA = LoraConfig(r=4, alpha=8, dropout=0.1)
-
-
-@pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("training reached for the network")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-
-
-@pytest.fixture
-def settings(tiny_model_dir: Path) -> TrainingConfig:
-    return TrainingConfig(
-        base=str(tiny_model_dir), batch_size=8, max_length=64, learning_rate=1e-3,
-        save_steps=100, logging_steps=2,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def mixture(make_mixture: Callable[..., Path]) -> Path:
-    return make_mixture(("w-graph", "graph", 40, 0), ("w-queries", "queries", 40, 2))
-
-
-def run(config: TrainingConfig, mixture: Path, out: Path, **options: Any) -> TrainResult:
-    defaults: dict[str, Any] = {
-        "tasks": load_tasks(["writing"]), "reload_check": False, "show_progress": False,
-    }  # fmt: skip
-    return train(config, mixture, out, **{**defaults, **options})
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
-@pytest.fixture
-def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
-    step: list[int | None] = [None]
-    original = ObliqTrainer.training_step
-
-    def stopping(self: ObliqTrainer, *args: Any, **kwargs: Any) -> Any:
-        if self.state.global_step == step[0]:
-            raise Stopped
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(ObliqTrainer, "training_step", stopping)
-    return lambda number: step.__setitem__(0, number)
+pytestmark = pytest.mark.usefixtures("no_network")
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
@@ -288,81 +223,6 @@ def test_gradient_checkpointing_reaches_every_adapter_weight_and_changes_nothing
         torch.testing.assert_close(weights(with_it.model)[key], value, atol=1e-6, rtol=1e-5)
 
 
-def dev_data(**changes: Any) -> TaskData:
-    corpus = Corpus(
-        ids=["a", "b", "c"],
-        texts=["the sea", "a letter", "the king was dead"],
-        titles=["", "", ""],
-        groups=[None, None, None],
-        metadata={},
-    )
-    queries = Queries(["q1", "q2"], ["the sea", "a letter"], [{}, {}])
-    values: dict[str, Any] = {
-        "name": "writing", "split": "dev", "corpus": corpus, "queries": queries,
-        "qrels": {"q1": {"a": 1}, "q2": {"b": 1}},
-    }  # fmt: skip
-    return TaskData(**{**values, **changes})
-
-
-def test_dev_scores_rank_with_exclusions_and_the_task_prompt(settings: TrainingConfig) -> None:
-    from obliq_hf.encoder import ObliqSentenceTransformer
-
-    model = ObliqSentenceTransformer.from_base(
-        settings.base, tasks=["writing"], template="none", device="cpu"
-    )
-    assert DevEvaluator({"writing": dev_data()})(model) == {
-        "ndcg_at_10": 1.0, "writing_ndcg_at_10": 1.0,
-    }  # fmt: skip
-    excluded = dev_data(excluded={"q1": ["a"]})
-    assert DevEvaluator({"writing": excluded})(model)["ndcg_at_10"] == 0.5
-    with pytest.raises(ObliqError, match="no prompt for development task 'writing'"):
-        DevEvaluator({"writing": dev_data()}).check({"scene": ""})
-    with pytest.raises(ObliqError, match="'writing' has no development query"):
-        DevEvaluator({"writing": dev_data(qrels={})})
-
-
-@pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
-def test_the_best_dev_step_is_kept_also_after_a_stop_and_a_move(
-    lora: LoraConfig | None,
-    settings: TrainingConfig,
-    mixture: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stop_at: Callable[[int | None], None],
-) -> None:
-    scores = {2: 0.1, 4: 0.9, 6: 0.3, 8: 0.2, 10: 0.1}
-    at_step: dict[int, dict[str, torch.Tensor]] = {}
-
-    def rigged(self: DevEvaluator, model: Any, *_: Any, steps: int, **__: Any) -> dict[str, float]:
-        state = {k: v.clone() for k, v in model.state_dict().items()}
-        assert steps not in at_step or same(at_step[steps], state)
-        at_step[steps] = state
-        return {"ndcg_at_10": scores[steps]}
-
-    monkeypatch.setattr(DevEvaluator, "__call__", rigged)
-    config = replace(settings, lora=lora, save_steps=2)
-    dev = {"writing": dev_data()}
-    stop_at(7)
-    with pytest.raises(Stopped):
-        run(config, mixture, tmp_path / "first", dev=dev)
-    (tmp_path / "first").rename(tmp_path / "moved")
-    stop_at(None)
-    kept: list[Any] = []
-    original = session_module.TrainingSession.run
-
-    def keep(self: Any, *args: Any) -> Any:
-        kept[:] = original(self, *args)
-        return tuple(kept)
-
-    monkeypatch.setattr(session_module.TrainingSession, "run", keep)
-    result = run(config, mixture, tmp_path / "moved", dev=dev)
-    assert result.report["resumed_from"] == 6
-    assert result.report["dev"]["best_step"] == 4
-    assert [s["ndcg_at_10"] for s in result.report["dev"]["scores"]] == list(scores.values())
-    assert same(dict(kept[0].state_dict()), at_step[4])
-    assert not same(at_step[4], at_step[10])
-
-
 def test_lengths_of_single_tasks_cut_their_texts(
     settings: TrainingConfig, mixture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -514,130 +374,3 @@ def test_the_last_complete_checkpoint_is_the_highest_step(tmp_path: Path) -> Non
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "checkpoint-10", "checkpoint-2", "checkpoint-9", "notes",
     ]  # fmt: skip
-
-
-def test_the_command_trains_a_recipe_and_says_what_is_wrong(
-    settings: TrainingConfig,
-    make_mixture: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("training_recipes.reload_check._vectors_elsewhere", _here)
-    make_mixture(("w-graph", "graph", 24, 0), name="out/mixture")
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
-        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64}}\n"
-    )
-    assert train_main([str(recipe), "--learning_rate", "1e-3", "--max_steps=2"]) == 0
-    said = capsys.readouterr().out
-    assert "w-graph: 24 rows x 1 in 2 batches, 0 without a place" in said
-    assert (tmp_path / "out" / "model" / "modules.json").is_file()
-    report = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert report["settings"]["learning_rate"] == 1e-3
-    assert train_main([str(recipe), "--out", str(tmp_path / "empty")]) == 1
-    assert "no mixture there" in capsys.readouterr().err
-    assert train_main([str(recipe), "--learing_rate", "1"]) == 1
-    assert "'learning_rate'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("part", "last", "said"),
-    [
-        ("weights", 1, "checkpoint-2 cannot be saved"),
-        ("optimizer", 1, "checkpoint-2 cannot be saved"),
-        ("model", 3, "the model cannot be saved"),
-    ],
-)
-def test_a_full_disk_is_told_in_one_line_and_training_goes_on_once_there_is_room(
-    part: str,
-    last: int,
-    said: str,
-    settings: TrainingConfig,
-    make_mixture: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resource = pytest.importorskip("resource")
-    monkeypatch.setattr("training_recipes.reload_check._vectors_elsewhere", _here)
-    make_mixture(("w-graph", "graph", 24, 0), name="out/mixture")
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
-        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64, save_steps: 1}}\n"
-    )
-    held = (Path(settings.base) / "model.safetensors").stat().st_size
-    limit = held + 20_000 if part == "optimizer" else held // 2
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def then_full(folder: Path, **facts: Any) -> None:
-        mark_complete(folder, **facts)
-        if facts["step"] == last:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-
-    monkeypatch.setattr("training_recipes.trainer.mark_complete", then_full)
-    try:
-        assert train_main([str(recipe)]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "out" / "model").exists()
-    assert not list((tmp_path / "out").glob(".*.tmp"))
-    assert train_main([str(recipe)]) == 0
-    report = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert report["resumed_from"] == last
-    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
-
-
-def test_what_the_system_refuses_is_told_without_a_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device", "x")
-
-    monkeypatch.setattr("training_recipes.train.train_recipe", full)
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(f"tasks: [writing]\nout: {tmp_path / 'out'}\n")
-    assert train_main([str(recipe)]) == 1
-    assert "error: [Errno 28] No space left on device: 'x'; finished" in capsys.readouterr().err
-
-
-def _here(folder: Path, prompts: list[str]) -> np.ndarray:
-    from training_recipes.reload_check import PROBES
-
-    model = SentenceTransformer(str(folder), device="cpu")
-    return np.concatenate([model.encode(list(PROBES), prompt_name=name) for name in prompts])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_it_survives_kill_dash_nine(
-    settings: TrainingConfig, make_mixture: Callable[..., Path], tmp_path: Path
-) -> None:
-    make_mixture(("w-graph", "graph", 400, 1), name="out/mixture")
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
-        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64, save_steps: 3,"
-        " dropout: 0.1}\n"
-    )
-    command = [sys.executable, "-m", "training_recipes.train", str(recipe)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        while not any((tmp_path / "out" / "checkpoints").glob("*/checkpoint-*/complete.json")):
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    finally:
-        process.kill()
-        process.wait()
-    assert not (tmp_path / "out" / "model").exists()
-    assert train_main([str(recipe)]) == 0
-    report = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert report["resumed_from"] >= 3
-    straight = tmp_path / "straight"
-    mixture = ["--mixture", str(tmp_path / "out" / "mixture")]
-    assert train_main([str(recipe), *mixture, "--out", str(straight)]) == 0
-    assert same(weights(tmp_path / "out" / "model"), weights(straight / "model"))

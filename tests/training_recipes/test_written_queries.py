@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from bench_folder import write_bench
+from echo_task import ECHO
 from llm_server import Reply, ScriptedServer, oblique_reply, prompt_of
 
 from obliq_hf.cli import main
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-TASK = """\
-name: echo
-mechanism: tip-of-the-tongue
-attribute: the words somebody half remembers
-instruction: find the passage
-lens: tip-of-the-tongue
-exclusion: none
-reranking: {reranker: identity}
-"""
 RECIPE = """\
 name: written
 seed: 3
@@ -77,7 +69,7 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) 
     )
     judged = "".join(f"q{d}\t{d}\t1\n" for d in JUDGED)
     (task / "qrels" / "test.tsv").write_text(judged, encoding="utf-8")
-    (folder / "echo.yaml").write_text(TASK, encoding="utf-8")
+    (folder / "echo.yaml").write_text(ECHO, encoding="utf-8")
     (folder / "written.yaml").write_text(RECIPE.format(base=tiny_model_dir), encoding="utf-8")
     return folder / "written.yaml"
 

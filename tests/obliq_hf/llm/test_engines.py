@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tiny_chat_model import make_tiny_chat_model
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.llm import ChatRequest, LLMError, answer_object, load_client
@@ -90,39 +91,7 @@ def test_an_engine_that_always_fails_is_given_up():
 
 @pytest.fixture(scope="module")
 def tiny_chat_dir(tmp_path_factory) -> Path:
-    """A random 2-layer Llama with a character tokenizer and a chat template."""
-    import torch
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    letters = [chr(c) for c in range(32, 127)] + ["\n"]
-    vocab = {t: i for i, t in enumerate(["<pad>", "<end>", "<unk>", *letters])}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>", unk_token="<unk>"
-    )
-    fast.chat_template = (
-        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant: "
-    )
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(vocab),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    folder = tmp_path_factory.mktemp("chat") / "tiny-chat"
-    LlamaForCausalLM(config).save_pretrained(str(folder))
-    fast.save_pretrained(str(folder))
-    return folder
+    return make_tiny_chat_model(tmp_path_factory.mktemp("chat") / "tiny-chat", room=512)
 
 
 SCHEMA = {

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from rerank_pools import (
     BARE,
+    assert_same_mean,
     drive,
     first_of_the_list,
     ids,
@@ -11,12 +11,12 @@ from rerank_pools import (
     make_judged,
     make_pool,
     numbers_shown,
+    simulated_ndcg,
 )
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.llm import ChatAnswer
 from obliq_hf.llm.scripted import ScriptedClient
-from obliq_hf.metrics import per_query
 from obliq_hf.reranking import Asking, Listwise, OracleClient, rerank
 from obliq_hf.reranking.listwise import windows
 
@@ -119,28 +119,20 @@ def plain_windows(grades, depth, error_rate, rng):
 @pytest.mark.parametrize("error_rate", [0.0, 0.3, 0.7])
 def test_expected_ndcg_agrees_with_a_simulation_of_the_algorithm(task, error_rate):
     pools, qrels = make_judged(60, 100, 14)
-    judge = OracleClient(pools, qrels, asking=BARE, error_rate=error_rate, seed=1)
-    done = rerank(Listwise(100, asking=BARE), pools, task, client=judge)
-    run = {q: {d: -float(r) for r, d in enumerate(o)} for q, o in done.orders.items()}
-    ours = np.array(list(per_query(run, qrels)["ndcg_at_10"].values()))
-    rng = np.random.default_rng(5)
-    plain = []
-    for _ in range(3):
-        simulated = {}
-        for pool in pools:
-            grades = [qrels[pool.query_id].get(c.id, 0) for c in pool.candidates]
-            order = plain_windows(grades, 100, error_rate, rng)
-            simulated[pool.query_id] = {
-                pool.candidates[p].id: -float(r) for r, p in enumerate(order)
-            }
-        plain += per_query(simulated, qrels)["ndcg_at_10"].values()
-    spread = np.sqrt(ours.var() / len(ours) + np.var(plain) / len(plain))
-    assert abs(ours.mean() - np.mean(plain)) < 3.5 * spread + 1e-6
+    ours, expected = simulated_ndcg(
+        Listwise(100, asking=BARE),
+        lambda grades, rng: plain_windows(grades, 100, error_rate, rng),
+        pools,
+        qrels,
+        task,
+        error_rate=error_rate,
+    )
+    assert_same_mean(ours, expected)
     if error_rate == 0:
         # ten of a window go on: the first ten are right, whatever lies beneath
         assert ours.mean() == 1.0
     else:
-        assert 0 < np.mean(plain) < 1
+        assert 0 < expected.mean() < 1
 
 
 def test_depths_of_a_sweep_give_what_they_give_alone_in_the_rounds_of_the_deepest(task):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rerank_pools import (
     BARE,
+    assert_same_mean,
     drive,
     first_of_the_list,
     ids,
@@ -15,6 +16,7 @@ from rerank_pools import (
     make_judged,
     make_pool,
     numbers_shown,
+    simulated_ndcg,
 )
 
 from obliq_hf.errors import ObliqError
@@ -249,23 +251,15 @@ def plain_tournaments(grades, rounds, error_rate, rng):
 @pytest.mark.parametrize(("error_rate", "rounds"), [(0.0, 1), (0.3, 1), (0.3, 4), (0.7, 3)])
 def test_expected_ndcg_agrees_with_a_simulation_of_the_algorithm(task, error_rate, rounds):
     pools, qrels = make_judged(50, 100, 8)
-    client = OracleClient(pools, qrels, asking=BARE, error_rate=error_rate, seed=1)
-    done = rerank(TourRank(rounds, asking=BARE), pools, task, client=client)
-    run = {q: {d: -float(r) for r, d in enumerate(o)} for q, o in done.orders.items()}
-    ours = np.array(list(per_query(run, qrels)["ndcg_at_10"].values()))
-    rng = np.random.default_rng(5)
-    plain = []
-    for _ in range(3):
-        simulated = {}
-        for pool in pools:
-            grades = [qrels[pool.query_id].get(c.id, 0) for c in pool.candidates]
-            order = plain_tournaments(grades, rounds, error_rate, rng)
-            simulated[pool.query_id] = {
-                pool.candidates[p].id: -float(r) for r, p in enumerate(order)
-            }
-        plain += per_query(simulated, qrels)["ndcg_at_10"].values()
-    spread = np.sqrt(ours.var() / len(ours) + np.var(plain) / len(plain))
-    assert abs(ours.mean() - np.mean(plain)) < 3.5 * spread + 1e-6
+    ours, expected = simulated_ndcg(
+        TourRank(rounds, asking=BARE),
+        lambda grades, rng: plain_tournaments(grades, rounds, error_rate, rng),
+        pools,
+        qrels,
+        task,
+        error_rate=error_rate,
+    )
+    assert_same_mean(ours, expected)
 
 
 def test_more_tournaments_help_a_judge_who_errs_and_nothing_helps_one_who_is_blind(task):

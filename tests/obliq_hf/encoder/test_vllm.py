@@ -21,7 +21,7 @@ from obliq_hf.encoder import ObliqSentenceTransformer
 from obliq_hf.encoder.text_encoder import load_text_encoder
 from obliq_hf.errors import ObliqError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PYTHON = os.environ.get("OBLIQ_VLLM_PYTHON")
 TEXTS = ["the old man went down to the sea", "she had a letter", "1, 2, 3." * 20, "", "a"]
 SCRIPT = """
