@@ -45,7 +45,7 @@ class FolderRepository:
     A commit builds the whole new tree beside the old one, with unchanged files linked, and then
     takes its place with two renames: no state is ever half-written. Between the renames the folder
     is missing for a moment; a commit that is killed there is undone by the next one, or by the next
-    look at the folder.
+    look at the folder. Whoever looks while a commit takes its place waits for it and looks again.
 
     Attributes:
         root: The folder that stands for the Hub.
@@ -107,9 +107,11 @@ class FolderRepository:
 
     def create(self, *, private: bool | None) -> None:
         """Make the folder; ``private`` means nothing here."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not self._state_file.exists():
-            write_json(self._state_file, {"repo_type": self.repo_type, "tags": {}})
+        with self._lock():
+            self._recover()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not self._state_file.exists():
+                write_json(self._state_file, {"repo_type": self.repo_type, "tags": {}})
 
     def snapshot(self, revision: str | None = None) -> Snapshot | None:
         """The files as they lie there now.
@@ -120,10 +122,24 @@ class FolderRepository:
             if revision is not None and tagged["id"] == revision:
                 files = {p: RemoteFile(size, sha256=sha) for p, size, sha in tagged["files"]}
                 return Snapshot(revision, files)
-        if not self.folder.is_dir() and self._interrupted():
-            with self._lock():
-                self._recover()
-        return self._read()
+        mark = self._mark()
+        if mark is None and not self._state_file.exists():
+            return None
+        with contextlib.suppress(FileNotFoundError):  # a commit took its place meanwhile
+            seen = self._read()
+            if mark is not None and mark == self._mark():
+                return seen
+        with self._lock():
+            self._recover()
+            return self._read()
+
+    def _mark(self) -> tuple[int, int] | None:
+        """What tells the folder from the one that a commit puts in its place."""
+        try:
+            status = self.folder.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_ctime_ns
 
     def _read(self) -> Snapshot | None:
         if not self.folder.is_dir():
@@ -140,7 +156,13 @@ class FolderRepository:
 
     def open(self, path: str, revision: str) -> BinaryIO:
         """Open a file for reading."""
-        return (self.folder / check_repo_path(path)).open("rb")
+        file = self.folder / check_repo_path(path)
+        try:
+            return file.open("rb")
+        except FileNotFoundError:  # unless a commit is just taking its place
+            with self._lock():
+                self._recover()
+                return file.open("rb")
 
     def commit(self, change: Change, *, parent: str, create_pr: bool = False) -> Commit:
         """Put a new tree in the place of the old one.
@@ -230,15 +252,15 @@ class FolderRepository:
 
     def tag(self, name: str, commit: Commit) -> None:
         """Note a version tag, with the digests of the files it stands for."""
-        now = self._read()
-        files = [
-            [path, file.size, LocalFile(path, file.file).sha256]
-            for path, file in (now.files if now is not None else {}).items()
-            if file.file is not None
-        ]
-        identity = content_hash(files)
-        tags = {**self._tagged(), name: {"id": identity, "files": files}}
-        write_json(self._state_file, {"repo_type": self.repo_type, "tags": tags})
+        with self._lock():
+            now = self._read()
+            files = [
+                [path, file.size, LocalFile(path, file.file).sha256]
+                for path, file in (now.files if now is not None else {}).items()
+                if file.file is not None
+            ]
+            tags = {**self._tagged(), name: {"id": content_hash(files), "files": files}}
+            write_json(self._state_file, {"repo_type": self.repo_type, "tags": tags})
 
 
 def _link(source: Path, target: Path) -> None:

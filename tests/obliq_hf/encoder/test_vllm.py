@@ -26,6 +26,7 @@ PYTHON = os.environ.get("OBLIQ_VLLM_PYTHON")
 TEXTS = ["the old man went down to the sea", "she had a letter", "1, 2, 3." * 20, "", "a"]
 SCRIPT = """
 import json, sys
+from pathlib import Path
 sys.path.append(sys.argv[1])
 import numpy as np
 from obliq_hf.encoder.vllm import VLLMEncoder
@@ -34,7 +35,7 @@ if __name__ == "__main__":
     encoder = VLLMEncoder(sys.argv[2], dtype="float32", engine={"enforce_eager": True})
     texts = json.loads(sys.argv[4])
     np.save(sys.argv[3], encoder.encode(texts, prompt=encoder.document_prompt))
-    print(encoder.fingerprint)
+    Path(sys.argv[5]).write_text(encoder.fingerprint)
     encoder.close()
 """
 
@@ -59,6 +60,7 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, template: st
         [
             PYTHON, str(tmp_path / "encode.py"), sysconfig.get_path("purelib"),
             str(tmp_path / "model"), str(tmp_path / "out.npy"), json.dumps(TEXTS),
+            str(tmp_path / "fingerprint"),
         ],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -67,7 +69,7 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, template: st
     found = np.load(tmp_path / "out.npy")
     expected = stock.encode(TEXTS, prompt=stock.document_prompt)
     assert (found * expected).sum(axis=1).min() > 0.9999
-    assert done.stdout.strip().splitlines()[-1] == stock.fingerprint
+    assert (tmp_path / "fingerprint").read_text() == stock.fingerprint
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")

@@ -17,6 +17,7 @@ from obliq_hf.hub.dataset_push import push_dataset
 from obliq_hf.hub.folder import FolderRepository
 from obliq_hf.hub.parquet import DatasetConfig, config_from_datasets
 from obliq_hf.hub.remote import RemoteRepository
+from obliq_hf.hub.repository import Change, Commit, LocalFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -613,15 +614,56 @@ def test_eight_pushes_at_once_into_a_folder(tmp_path: Path) -> None:
     def one(i: int) -> Any:
         return push(FolderRepository(tmp_path, NAME, "dataset"), config(f"c{i}"), part=f"c{i}")
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(one, range(6)))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(8)))
     repository = FolderRepository(tmp_path, NAME, "dataset")
     names = {c["config_name"] for c in header(repository)["configs"]}
-    assert names == {f"c{i}" for i in range(6)}
-    assert len(files(repository)) == 7
+    assert names == {f"c{i}" for i in range(8)}
+    assert len(files(repository)) == 9
 
 
 # --------------------------------------------------------------------------- folders
+
+
+def test_a_look_at_a_folder_never_mixes_two_commits(tmp_path: Path) -> None:
+    repository = FolderRepository(tmp_path, NAME, "dataset")
+    repository.create(private=None)
+    states = [{f"{letter}/{i}" for i in range(20)} | {f"{letter}.md"} for letter in "ab"]
+    seen = []
+
+    def look() -> None:
+        reader = FolderRepository(tmp_path, NAME, "dataset")
+        while not done.is_set():
+            snapshot = reader.snapshot()
+            assert snapshot is not None
+            seen.append(set(snapshot.files))
+
+    done = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        looks = [pool.submit(look) for _ in range(2)]
+        try:
+            for i in range(40):
+                now = repository.snapshot()
+                assert now is not None
+                files = [LocalFile(path, b"x") for path in sorted(states[i % 2])]
+                repository.commit(Change("m", files, sorted(now.files)), parent=now.commit)
+        finally:
+            done.set()
+        for one in looks:
+            one.result()
+    assert any(found == states[0] for found in seen)
+    assert all(found in (*states, set()) for found in seen)
+
+
+def test_tags_given_at_once_are_all_kept(tmp_path: Path) -> None:
+    def one(i: int) -> None:
+        repository = FolderRepository(tmp_path, NAME, "dataset")
+        repository.create(private=None)
+        repository.tag(f"v{i}", Commit("", "", ""))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(one, range(16)))
+    assert set(FolderRepository(tmp_path, NAME, "dataset").tags()) == {f"v{i}" for i in range(16)}
 
 
 def test_a_full_disk_leaves_the_folder_as_it_was(
