@@ -27,7 +27,7 @@ __all__ = [
 
 FEW_QUERIES = 50
 _EXACT_UNITS = 14  # up to 2 ** 14 sign patterns are enumerated
-_CHUNK_VALUES = 8_000_000  # resampled indices, or signs, drawn at once
+_CHUNK_VALUES = 100_000  # resampled indices, or signs, drawn at once: what a cache holds
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ SHORTEST, LONGEST = 150, 250
 """Words of a passage."""
 PER_ASKED_HAND, PER_OTHER_HAND = 100, 40
 """Passages taken of a hand that queries ask for, and of one that is only searched."""
-QUERIES_PER_HAND = 18
+QUERIES_PER_HAND = 48
 
 
 @dataclass(frozen=True)

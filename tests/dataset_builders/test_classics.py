@@ -252,7 +252,7 @@ def test_hands_asked_for_have_other_groups_and_are_in_one_split(
     assert len(authors["dev"]) == len(authors["test"]) == 8
     assert not authors["dev"] & authors["test"]
     for data in writing.values():
-        assert 130 <= len(data.queries) <= 160
+        assert 350 <= len(data.queries) <= 400
         assert not data.left_out.keys() - {"queries without a judgment in this split"}
 
 
