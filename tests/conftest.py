@@ -17,6 +17,10 @@ for _name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT"):
     os.environ.pop(_name, None)
 
 import pytest  # noqa: E402 - the caches must be set before anything reads them
+from hypothesis import settings  # noqa: E402
+
+settings.register_profile("seeded", derandomize=True)
+settings.load_profile("seeded")
 
 WORDS = (
     "the a of and to in that it was he she they we you i not but with as for his her on at by "
