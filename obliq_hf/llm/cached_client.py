@@ -114,7 +114,7 @@ class _CachedSession:
 
     def _take(self, answers: list[ChatAnswer]) -> None:
         """Store fresh answers, then hand them to every request that wants them."""
-        fresh = [(self._asked.pop(answer.id), answer) for answer in answers]
+        fresh = [(self._asked[answer.id], answer) for answer in answers]
         final: dict[str, str] = {}
         if not self._owner.readonly:
             self._unsaved += [pair for pair in fresh if pair[1].error is None]
@@ -123,6 +123,7 @@ class _CachedSession:
                     final = self._owner.cache.get_many([key for key, _ in self._unsaved])
                 self._unsaved = []
         for key, answer in fresh:
+            del self._asked[answer.id]
             for request in self._waiting.pop(key):
                 self._open -= 1
                 if request.id == answer.id:

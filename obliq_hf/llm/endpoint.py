@@ -8,6 +8,7 @@ thread or notebook the caller is in.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import os
 import queue
@@ -301,6 +302,8 @@ class _EndpointSession:
             queue.SimpleQueue()
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unclaimed: dict[str, ChatAnswer] = {}  # until the caller comes back for more
+        self._handed: list[str] = []
         self._error: BaseException | None = None
         self._pending = 0
 
@@ -324,7 +327,8 @@ class _EndpointSession:
 
     async def _work(self, request: ChatRequest) -> None:
         try:
-            self._done.put((request, await self._owner._answer(request)))
+            answer = self._unclaimed[request.id] = await self._owner._answer(request)
+            self._done.put((request, answer))
         except BaseException as error:
             self._done.put((request, error))
             if isinstance(error, asyncio.CancelledError):
@@ -334,6 +338,9 @@ class _EndpointSession:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+        for handed in self._handed:
+            self._unclaimed.pop(handed, None)
+        self._handed = []
         if not self._pending:
             return []
         while True:
@@ -347,6 +354,7 @@ class _EndpointSession:
         if not answers and self._error is not None:
             error, self._error = self._error, None
             raise error
+        self._handed = [answer.id for answer in answers]
         return answers
 
     def _collect(
@@ -368,23 +376,30 @@ class _EndpointSession:
         return answers
 
     def drain(self) -> list[ChatAnswer]:
-        """Stop sending; the answers of calls under way, which are paid for, within a time limit."""
-        if not self._pending or self._owner._loop is None:
-            return []
-        self._owner._loop.call_soon_threadsafe(self._cancel_unsent)
-        deadline = time.monotonic() + self._owner.drain_seconds
-        answers: list[ChatAnswer] = []
-        while self._pending and (left := deadline - time.monotonic()) > 0:
-            try:
-                answers += self._collect([self._done.get(timeout=left)])
-            except queue.Empty:
-                break
-        return answers
+        """Stop sending, and wait for calls under way, which are paid for, within a time limit.
 
-    def _cancel_unsent(self) -> None:
-        for task in self._tasks:
+        Returns:
+            Their answers, and those that an interrupt kept from being handed out or used.
+        """
+        loop = self._owner._loop
+        if loop is None:
+            return []
+        if self._pending:
+            settled = asyncio.run_coroutine_threadsafe(self._settle(), loop)
+            try:
+                settled.result(self._owner.drain_seconds)
+            except concurrent.futures.TimeoutError:
+                settled.cancel()
+            self._collect([])
+        return list(self._unclaimed.values())
+
+    async def _settle(self) -> None:
+        tasks = set(self._tasks)
+        for task in tasks:
             if task not in self._owner._calling:
                 task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def close(self) -> None:
         loop = self._owner._loop
