@@ -17,11 +17,23 @@ import gc
 import json
 import os
 import sys
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu_model import (
+    FULL,
+    SMALL,
+    Scale,
+    encode_batch,
+    forward_flops,
+    peak_rate,
+    random_model,
+    seconds_of,
+    token_batch,
+    training_step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,119 +46,8 @@ __all__ = ["main", "measure"]
 
 _TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _LENGTHS = (128, 512, 1024)
-_DOCUMENTS = 507_729
 _TOP = 100
 _BLOCK = 65_536
-_SMALL = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 1000,
-}
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is measured.
-
-    Attributes:
-        changes: What differs from the 3B geometry.
-        tokens: Tokens of a training step.
-        encoded: Tokens of a batch that is encoded.
-        documents: Documents searched.
-        steps: Steps timed, after two that are not.
-    """
-
-    changes: dict[str, int]
-    tokens: int
-    encoded: int
-    documents: int
-    steps: int
-
-
-FULL = Scale({}, 8192, 32_768, _DOCUMENTS, 5)
-SMALL = Scale(_SMALL, 512, 1024, 5000, 2)
-
-
-def _model(scale: Scale, device: str) -> Any:
-    """A bidirectional Llama with random weights, made where it is used."""
-    import torch
-    from transformers import LlamaConfig, LlamaModel
-
-    from training_recipes.architecture import LLAMA_3B
-
-    settings = {k: v for k, v in {**LLAMA_3B, **scale.changes}.items() if k != "model_type"}
-    config = LlamaConfig(**settings, is_causal=False, use_cache=False, attn_implementation="sdpa")
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device(device):
-            return LlamaModel(config)
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _batch(rows: int, length: int, vocabulary: int, device: str) -> dict[str, torch.Tensor]:
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, vocabulary, (rows, length), generator=generator).to(device)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def _pooled(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Mean-pooled unit vectors, in single precision."""
-    import torch
-
-    hidden = model(**batch).last_hidden_state
-    mask = batch["attention_mask"].unsqueeze(-1)
-    mean = (hidden * mask).sum(1).float() / mask.sum(1)
-    return torch.nn.functional.normalize(mean, dim=-1)
-
-
-def _seconds(function: Callable[[], object], steps: int, device: str) -> float:
-    """Mean seconds of a call, after two that are not counted."""
-    import torch
-
-    def settle() -> None:
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-
-    for _ in range(2):
-        function()
-    settle()
-    started = time.perf_counter()
-    for _ in range(steps):
-        function()
-    settle()
-    return (time.perf_counter() - started) / steps
-
-
-def _peak(device: str) -> float:
-    """Rate of a large bfloat16 matrix product, FLOP/s: what this device really reaches."""
-    import torch
-
-    size = 8192 if device.startswith("cuda") else 256
-    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
-    return 2 * size**3 / _seconds(lambda: a @ b, 10, device)
-
-
-def _sizes(model: Any) -> tuple[int, int, int]:
-    """Weights of the layers' matrices, number of layers, width of the heads together."""
-    config = model.config
-    matrices = sum(
-        p.numel() for n, p in model.named_parameters()
-        if p.ndim == 2 and "embed" not in n and "lora_" not in n
-    )  # fmt: skip
-    return matrices, config.num_hidden_layers, config.num_attention_heads * config.head_dim
-
-
-def _forward_flops(model: Any, length: int) -> float:
-    matrices, layers, width = _sizes(model)
-    return 2 * matrices + 4 * layers * width * length
 
 
 def _known_device(device: str) -> Device | None:
@@ -168,9 +69,9 @@ def _training_rows(scale: Scale, device: str, peak: float) -> Iterator[dict[str,
 
     planned = None if scale.changes else _planned_architecture()
     for checkpointing in (False, True):
-        model = _model(scale, device)
+        model = random_model(scale, device)
         vocabulary = model.config.vocab_size
-        flops = {length: _forward_flops(model, length) for length in _LENGTHS}
+        flops = {length: forward_flops(model, length) for length in _LENGTHS}
         config = LoraConfig(
             r=16, lora_alpha=32, target_modules=list(_TARGETS), task_type="FEATURE_EXTRACTION"
         )
@@ -186,8 +87,8 @@ def _training_rows(scale: Scale, device: str, peak: float) -> Iterator[dict[str,
         optimizer = torch.optim.AdamW(trained, lr=1e-4)
         for length in _LENGTHS:
             rows = max(2, scale.tokens // length)
-            batch = _batch(rows, length, vocabulary, device)
-            step = partial(_step, adapted, optimizer, batch, device)
+            batch = token_batch(rows, length, vocabulary, device)
+            step = partial(training_step, adapted, optimizer, batch, device)
             yield {
                 "what": "LoRA step" + (", checkpointing" if checkpointing else ""),
                 "length": length,
@@ -200,19 +101,6 @@ def _training_rows(scale: Scale, device: str, peak: float) -> Iterator[dict[str,
             }  # fmt: skip
         del adapted, model, optimizer, trained
         _emptied(device)
-
-
-def _step(model: Any, optimizer: Any, batch: dict[str, torch.Tensor], device: str) -> None:
-    """One step: the first half of the texts are anchors, the second their positives."""
-    import torch
-
-    half = len(batch["input_ids"]) // 2
-    with torch.autocast(device.partition(":")[0], dtype=torch.bfloat16):
-        vectors = _pooled(model, batch)
-    scores = vectors[:half] @ vectors[half : 2 * half].T / 0.02
-    torch.nn.functional.cross_entropy(scores, torch.arange(half, device=device)).backward()
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def _timed(
@@ -247,7 +135,7 @@ def _timed(
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     try:
-        seconds = _seconds(function, scale.steps, device)
+        seconds = seconds_of(function, scale.steps, device)
     except torch.cuda.OutOfMemoryError:
         _emptied(device)
         return {"seconds": None, "note": "out of memory"}
@@ -285,26 +173,19 @@ def _planned(architecture: Architecture, rows: int, length: int, checkpointing: 
 
 
 def _encoding_rows(scale: Scale, device: str, peak: float) -> Iterator[dict[str, Any]]:
-    model = _model(scale, device).eval()
+    model = random_model(scale, device).eval()
     for length in _LENGTHS:
         rows = max(1, scale.encoded // length)
-        batch = _batch(rows, length, model.config.vocab_size, device)
-        encode = partial(_encode, model, batch)
+        batch = token_batch(rows, length, model.config.vocab_size, device)
+        encode = partial(encode_batch, model, batch)
         yield {
             "what": "encode",
             "length": length,
             "rows": rows,
-            **_timed(encode, rows * length, _forward_flops(model, length), scale, device, peak),
+            **_timed(encode, rows * length, forward_flops(model, length), scale, device, peak),
         }
     del model
     _emptied(device)
-
-
-def _encode(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    import torch
-
-    with torch.inference_mode():
-        return _pooled(model, batch)
 
 
 def _search_rows(scale: Scale, device: str) -> Iterator[dict[str, Any]]:
@@ -323,7 +204,7 @@ def _search_rows(scale: Scale, device: str) -> Iterator[dict[str, Any]]:
         queries = torch.nn.functional.normalize(queries, dim=1).half()
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats()
-        seconds = _seconds(partial(_search, queries, documents), scale.steps, device)
+        seconds = seconds_of(partial(_search, queries, documents), scale.steps, device)
         row: dict[str, Any] = {
             "what": f"exact search, {scale.documents:,} x {dimensions:,} fp16, top {_TOP}",
             "rows": count,
@@ -366,7 +247,7 @@ def measure(scale: Scale = FULL, *, device: str = "cuda") -> Iterator[dict[str, 
         scale: How much is measured.
         device: Where.
     """
-    peak = _peak(device)
+    peak = peak_rate(device)
     yield {"what": "bfloat16 matrix product", "tflops": peak / 1e12}
     yield from _training_rows(scale, device, peak)
     yield from _encoding_rows(scale, device, peak)

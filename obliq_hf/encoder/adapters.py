@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+    from obliq_hf.encoder.adapted import AdaptedSentenceTransformer
     from obliq_hf.encoder.lora import LoraSettings
-    from obliq_hf.encoder.sentence_transformer import ObliqSentenceTransformer
+
+    Adapted = TypeVar("Adapted", bound=AdaptedSentenceTransformer)
 
 logger = logging.getLogger(__name__)
 
@@ -334,9 +336,7 @@ def merge(transformer: Any) -> tuple[int, float]:
     return len(changes), max(changes)
 
 
-def merged_copy(
-    model: ObliqSentenceTransformer, dtype: torch.dtype | None, texts: list[str]
-) -> ObliqSentenceTransformer:
+def merged_copy(model: Adapted, dtype: torch.dtype | None, texts: list[str]) -> Adapted:
     """A copy of an encoder with its adapter merged in fp32 and then cast.
 
     Raises:

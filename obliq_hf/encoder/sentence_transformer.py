@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from sentence_transformers.util.decorators import deprecated_kwargs
 
 from obliq_hf.encoder import adapters
+from obliq_hf.encoder.adapted import AdaptedSentenceTransformer, check_dtype
 from obliq_hf.encoder.backbone import (
     assemble,
     check_prompts_tokenise,
@@ -24,7 +24,6 @@ from obliq_hf.encoder.publishing import PublishesItself
 from obliq_hf.encoder.sources import ORGANISATION, BaseRecord, ModelSource, locate, refuse_pickle
 from obliq_hf.encoder.texts import PLACEHOLDER, checked_texts, finished_vectors
 from obliq_hf.errors import ObliqError, nearest
-from obliq_hf.files import atomic_path
 from obliq_hf.prompts import check_prompt_name, checked_prompts, prompts_for
 
 if TYPE_CHECKING:
@@ -37,11 +36,9 @@ if TYPE_CHECKING:
 
 PoolingChoice = Literal["mean", "cls", "lasttoken", "keep"]
 _POOLINGS = ("mean", "cls", "lasttoken", "keep")
-_DTYPES = ("float32", "bfloat16", "float16")
-_PROBES = ("The sea was calm.", "He would not say why, and she did not ask.", "1, 2, 3")
 
 
-class ObliqSentenceTransformer(PublishesItself, SentenceTransformer):
+class ObliqSentenceTransformer(PublishesItself, AdaptedSentenceTransformer):
     """A :class:`SentenceTransformer` with the prompts of tasks.
 
     What it saves is made of stock modules and loads with plain ``SentenceTransformer(folder)`` to
@@ -216,8 +213,7 @@ class ObliqSentenceTransformer(PublishesItself, SentenceTransformer):
         """
         if pooling not in _POOLINGS:
             raise ObliqError(f"pooling {pooling!r} is not valid{nearest(str(pooling), _POOLINGS)}")
-        if dtype is not None and dtype not in _DTYPES:
-            raise ObliqError(f"dtype {dtype!r} is not valid{nearest(str(dtype), _DTYPES)}")
+        check_dtype(dtype)
         settings = LoraSettings.of(lora)
         prompts = prompts_for(tasks, template)
         source = locate(
@@ -310,15 +306,6 @@ class ObliqSentenceTransformer(PublishesItself, SentenceTransformer):
         model._init_from_adapter(*loaded, device=device)
         return model
 
-    @property
-    def has_adapter(self) -> bool:
-        """Whether the transformer carries LoRA adapters."""
-        return self._peft is not None
-
-    @property
-    def _peft(self) -> Any:
-        return adapters.peft_model(self[0])
-
     @deprecated_kwargs(sentences="inputs")
     def encode(  # type: ignore[override]
         self,
@@ -406,86 +393,6 @@ class ObliqSentenceTransformer(PublishesItself, SentenceTransformer):
             ObliqError: An input that is no string; its row in the batch is named.
         """
         return super().preprocess(checked_texts(inputs), prompt=prompt, **kwargs)
-
-    def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **kwargs: Any
-    ) -> None:
-        """Enable gradient checkpointing so that adapters get gradients, whichever came first."""
-        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, **kwargs)
-        if self.has_adapter:
-            self._peft.enable_input_require_grads()
-
-    def save(  # type: ignore[override]
-        self,
-        path: str | Path,
-        model_name: str | None = None,
-        create_model_card: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """Save the model, or with adapters those alone, so that stock libraries can load it.
-
-        No card is written by default: the stock one copies training texts.
-        """
-        folder = Path(path)
-        had_card = (folder / "README.md").exists()
-        if self.has_adapter:
-            config = self._peft.peft_config[self._peft.active_adapter]
-            name = config.base_model_name_or_path
-            config.base_model_name_or_path = ""  # keeps peft from asking the Hub about the base
-            try:
-                super().save(str(folder), model_name, create_model_card, **kwargs)
-            finally:
-                config.base_model_name_or_path = name
-            adapters.check_saved(folder, self._peft)
-            adapters.finish_saved(folder, self.base)
-        else:
-            super().save(str(folder), model_name, create_model_card, **kwargs)
-        if not create_model_card and not had_card:
-            (folder / "README.md").unlink(missing_ok=True)
-
-    def save_pretrained(  # type: ignore[override]
-        self,
-        path: str | Path,
-        model_name: str | None = None,
-        create_model_card: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        """The same as :meth:`save`."""
-        self.save(path, model_name, create_model_card, **kwargs)
-
-    def save_adapter(self, folder: str | Path) -> None:
-        """Save the adapter, with pooling, prompts and tokenizer, all or nothing.
-
-        ``SentenceTransformer(folder)`` loads it where the base can be reached under its name;
-        :meth:`from_adapter` pins the base's revision as well.
-
-        Raises:
-            ObliqError: There is no adapter, or it cannot be saved completely.
-        """
-        if not self.has_adapter:
-            raise ObliqError("the model has no adapter to save")
-        with atomic_path(folder) as temporary:
-            self.save(temporary)
-
-    def merged(
-        self, dtype: str | None = None, *, texts: Sequence[str] = _PROBES
-    ) -> ObliqSentenceTransformer:
-        """A copy with the adapter merged into the weights, in fp32, then cast.
-
-        Args:
-            dtype: Precision of the copy; None for that of the base.
-            texts: Texts on which merged and adapter embeddings are compared.
-
-        Returns:
-            The copy, on the same device; its ``merge_report`` says what changed.
-
-        Raises:
-            ObliqError: No adapter, or merged embeddings that are not the adapter's.
-        """
-        if dtype is not None and dtype not in _DTYPES:
-            raise ObliqError(f"dtype {dtype!r} is not valid{nearest(str(dtype), _DTYPES)}")
-        target = None if dtype is None else getattr(torch, dtype)
-        return adapters.merged_copy(self, target, list(texts))
 
 
 def _safe_model_kwargs(given: dict[str, Any] | None) -> dict[str, Any]:

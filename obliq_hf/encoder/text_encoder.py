@@ -246,14 +246,12 @@ def load_text_encoder(
     """
     import torch
 
+    from obliq_hf.encoder.adapted import check_dtype
     from obliq_hf.encoder.backbone import set_max_length
     from obliq_hf.encoder.sentence_transformer import ObliqSentenceTransformer
     from obliq_hf.encoder.sources import locate
-    from obliq_hf.errors import nearest
 
-    dtypes = ("float32", "bfloat16", "float16")
-    if dtype is not None and dtype not in dtypes:
-        raise ObliqError(f"dtype {dtype!r} is not valid{nearest(dtype, dtypes)}")
+    check_dtype(dtype)
     source = locate(model, revision=revision)
     loaded = ObliqSentenceTransformer(model, revision=revision, device=device)
     if max_length is not None:
