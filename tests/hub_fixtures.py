@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+BASE = "acme/base@0123456789abcdef0123456789abcdef01234567"
+NAME = "acme/student"
+
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[LocalHub]:
@@ -103,3 +106,22 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(_http, "time", types.SimpleNamespace(sleep=seconds.append))
     return seconds
+
+
+@pytest.fixture
+def on_the_hub(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
+    """The Hub of the tests as the one that the environment names."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", OWNER)
+    return hub
+
+
+def copy_of(hub: LocalHub, name: str, revision: str, folder: Path) -> Path:
+    """A revision of a model repository as a folder."""
+    place = folder / revision[:12].replace("/", "-")
+    for path in hub.repo(name, "model").files(revision):
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(hub.content(name, path, "model", revision))
+    return place

@@ -23,30 +23,12 @@ def test_the_commands_work_against_a_server_and_report_what_they_did(tmp_path: P
     with ScriptedServer(lambda body, n: oblique_reply(body)) as server:
         status = main(
             [
-                "queries",
-                "synthesize",
-                "--task",
-                "twitter",
-                "--corpus",
-                str(tmp_path),
-                "--llm",
-                server.url,
-                "--model",
-                "m",
-                "--sample",
-                "10",
-                "--out",
-                str(tmp_path / "q"),
-                "--price-prompt",
-                "1",
-                "--price-completion",
-                "2",
-                "--budget-cost",
-                "1",
-                "--official",
-                str(official),
+                "queries", "synthesize", "--task", "twitter", "--corpus", str(tmp_path),
+                "--llm", server.url, "--model", "m", "--sample", "10", "--out", str(tmp_path / "q"),
+                "--price-prompt", "1", "--price-completion", "2", "--budget-cost", "1",
+                "--official", str(official),
             ]
-        )
+        )  # fmt: skip
     assert status == 0
     said = capsys.readouterr().out
     assert "10 queries from 10 documents" in said

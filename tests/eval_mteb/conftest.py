@@ -6,8 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from llm_server import ScriptedServer
+from rerank_folder import judge, write_first_stage, write_rerank_folder
+from scored_run import write_run_folder
 
 from obliq_hf.files import write_json, write_jsonl
+from obliq_hf.llm import ChatRequest
 from obliq_hf.records import write_qrels
 from obliq_hf.tasks import ObliqTask
 
@@ -123,3 +127,31 @@ def writing() -> ObliqTask:
 @pytest.fixture
 def scene() -> ObliqTask:
     return make_task("scene", exclusion="none")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run."""
+    return write_run_folder(tmp_path / "run")
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """A run folder as recipes leave it: a corpus, and a first stage's runs."""
+    folder = tmp_path / "runs" / "x"
+    write_rerank_folder(folder / "corpus", queries=12)
+    write_first_stage(folder / "eval" / "dense.trec", folder / "corpus")
+    write_first_stage(folder / "dev" / "hand" / "dense" / "run.trec", folder / "corpus", "dev")
+    return folder
+
+
+@pytest.fixture
+def server(run_folder):
+    """A server behind which the judge sits who knows the answers."""
+    client = judge(run_folder / "corpus")
+
+    def script(body, number):
+        return client.script(ChatRequest("r", body["messages"], body["max_tokens"]))
+
+    with ScriptedServer(script) as running:
+        yield running

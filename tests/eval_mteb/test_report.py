@@ -1,131 +1,23 @@
+"""Reports: the same from files alone, with figures, examples, costs and published rows."""
+
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
+from scored_run import write_run_folder
 
-from eval_mteb.comparisons import METRICS, compare_folders, compare_systems
+from eval_mteb.comparisons import METRICS
 from eval_mteb.report import write_report
 from eval_mteb.report_markdown import usage_lines
-from eval_mteb.report_tables import comparison_table, terminal_table
-from eval_mteb.results import read_results
-from obliq_hf.errors import DataError, ObliqError
+from eval_mteb.report_tables import terminal_table
 from obliq_hf.files import read_json, write_json
-from obliq_hf.records import write_qrels
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def write_run_folder(root: Path, *, queries: int = 60, shift: float = 0.1) -> Path:
-    """A finished run: two tasks, four systems, scores that are known."""
-    rng = np.random.default_rng(0)
-    for task in ("writing", "scene"):
-        ids = [f"q{i}" for i in range(queries)]
-        folder = root / "eval" / task
-        write_json(
-            folder / "task.json",
-            {
-                "name": task,
-                "mteb_name": f"Obliq{task}",
-                "title": task,
-                "mechanism": "analogue",
-                "attribute": "style",
-                "split": "test",
-                "judgments": "gold",
-                "revision": "r1",
-                "documents": 100,
-                "queries": queries,
-                "judged": queries,
-                "left_out": {"queries without a judgment in this split": 3},
-                "excluded": 0,
-                "max_reachable_recall": 0.5,
-                "groups": {"author": {q: f"a{i % 6}" for i, q in enumerate(ids)}},
-            },
-        )
-        write_qrels(folder / "qrels.tsv", {q: {"d1": 1} for q in ids})
-        level = rng.uniform(0.1, 0.6, queries)
-        for system, gain in (
-            ("bm25", 0.0),
-            ("base-plain", 0.0),
-            ("base-prompt", -0.02),
-            ("base", 0.0),
-            ("student", shift),
-        ):
-            values = {
-                f"{m}_at_{k}": dict(zip(ids, (level + gain).round(6).tolist(), strict=True))
-                for m in ("ndcg", "recall")
-                for k in (1, 3, 5, 10, 20, 50, 100, 1000)
-            }
-            write_json(folder / system / "per_query.json", values)
-            run = "".join(f"{q}\tQ0\td1\t1\t1\t{system}\n" for q in ids)
-            (folder / system / "run.trec").write_text(run, encoding="utf-8", newline="\n")
-        write_json(
-            folder / "base" / "chosen.json",
-            {
-                "chosen": "base-plain",
-                "metric": "ndcg_at_10",
-                "scores": {"base-plain": 0.3, "base-prompt": 0.28},
-            },
-        )
-    write_json(
-        root / "graph" / "purity.json",
-        {
-            "label": "author",
-            "k": 3,
-            "verdict": "Recommended.",
-            "confident": [],
-            "at": [
-                {
-                    "k": 3,
-                    "edges": 30,
-                    "purity": 0.4,
-                    "ci95": [0.3, 0.5],
-                    "random_rate": 0.1,
-                    "lift": 4.0,
-                    "lift_ci95": [3.0, 5.0],
-                }
-            ],
-        },
-    )
-    write_json(
-        root / "training.json",
-        {
-            "settings": {"base": "embedded", "learning_rate": 1e-4, "lora": {"r": 16}},
-            "base": {"id": "sentence-transformers/all-MiniLM-L6-v2", "revision": None},
-            "steps": 12,
-            "batches": {"datasets": [{"name": "scene", "rows": 96}]},
-        },
-    )
-    write_json(root / "graph" / "graph.json", {"corpus": "searched", "k": 3})
-    write_json(
-        root / "graph" / "audit.json",
-        {
-            "columns": [
-                {
-                    "column": "work",
-                    "share": 0.0,
-                    "share_ci95": [0.0, 0.0],
-                    "random_rate": 0.1,
-                    "ratio": 0.0,
-                    "note": "",
-                }
-            ]
-        },
-    )
-    (root / "model").mkdir()
-    (root / "model" / "modules.json").write_text("[]", encoding="utf-8")
-    return root
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return write_run_folder(tmp_path / "run")
 
 
 def test_report_json_has_systems_and_paired_comparisons(run):
@@ -226,85 +118,6 @@ def test_the_terminal_table_is_aligned_and_names_the_difference(run):
     assert rule[end - 1] == "─"
     assert rule[end] == " "
     assert all(row[end - 1] == "]" for row in rows if "[" in row and ":" not in row)
-
-
-def test_identical_runs_compare_to_nothing_and_other_queries_are_an_error(tmp_path):
-    first = read_results(write_run_folder(tmp_path / "a") / "eval")
-    second = read_results(write_run_folder(tmp_path / "b") / "eval")
-    rows = compare_folders(first, second, resamples=300).rows
-    assert {tuple(r["ci95"]) for r in rows} == {(0.0, 0.0)}
-    assert {r["n"] for r in rows} == {60}
-    assert {r["p"] for r in rows} == {1.0}
-    assert {r["holm_p"] for r in rows if r["by"] == "query"} == {1.0}
-    assert "[0, 0]" in comparison_table(rows)
-    fewer = read_results(write_run_folder(tmp_path / "c", queries=50) / "eval")
-    with pytest.raises(ObliqError, match="quer"):
-        compare_folders(first, fewer, resamples=300)
-
-
-def test_a_runs_folder_stands_for_its_evaluation(run):
-    assert set(read_results(run)) == set(read_results(run / "eval"))
-
-
-def test_other_data_under_the_same_task_name_is_refused(tmp_path):
-    first = read_results(write_run_folder(tmp_path / "a") / "eval")
-    other = write_run_folder(tmp_path / "b")
-    for task in ("writing", "scene"):
-        info = read_json(other / "eval" / task / "task.json")
-        write_json(other / "eval" / task / "task.json", {**info, "revision": "r2"})
-    with pytest.raises(ObliqError, match="not the same data"):
-        compare_folders(first, read_results(other / "eval"))
-
-
-def test_systems_and_tasks_without_a_counterpart_are_paired_or_named(tmp_path):
-    one, two = (write_run_folder(tmp_path / n, queries=12) / "eval" for n in ("one", "two"))
-    for root, name in ((one, "a"), (two, "b")):
-        for task in ("writing", "scene"):
-            (root / task / "student").rename(root / task / name)
-    (two / "scene").rename(two / "other")
-    found = compare_folders(read_results(one), read_results(two), resamples=200)
-    assert ("a", "b") in {(r["a"], r["b"]) for r in found.rows}
-    assert {r["task"] for r in found.rows} == {"writing"}
-    assert "only in the first evaluation: task scene" in found.notes
-    assert "only in the second evaluation: task other" in found.notes
-    assert "writing, left out: 3 queries without a judgment in this split" in found.notes
-    assert "writing, a − b: only 12 queries: a true difference" in "\n".join(found.notes)
-    (two / "writing" / "bm25").rename(two / "writing" / "c")
-    found = compare_folders(read_results(one), read_results(two), resamples=200)
-    assert ("a", "b") not in {(r["a"], r["b"]) for r in found.rows}
-    assert any("only in the second evaluation: b, c (--systems A,B" in n for n in found.notes)
-    for name in ("base", "base-plain", "base-prompt"):
-        shutil.rmtree(two / "writing" / name)
-    with pytest.raises(ObliqError, match=r"--systems A,B: .*a.* and b, c"):
-        compare_folders(read_results(one), read_results(two))
-
-
-def test_a_metric_that_was_not_computed_is_named_with_its_nearest(run):
-    results = read_results(run)
-    with pytest.raises(ObliqError, match=r"did you mean .*'ndcg_at_10'"):
-        compare_folders(results, results, metrics=["ndgc_at_10"])
-    for file in run.glob("eval/*/*/per_query.json"):
-        kept = {m: v for m, v in read_json(file).items() if int(m.rsplit("_", 1)[1]) <= 5}
-        write_json(file, kept)
-    with pytest.raises(ObliqError, match=r"'ndcg_at_10' was not computed"):
-        compare_folders(results, read_results(run), metrics=["ndcg_at_10"])
-    with pytest.raises(ObliqError, match="no metric in common"):
-        compare_folders(results, read_results(run))
-
-
-def test_holm_corrects_over_the_tasks(run):
-    rows = compare_systems(read_results(run / "eval"), pairs=[("student", "base")], resamples=300)
-    for row in rows:
-        if row["by"] == "query":
-            assert row["holm_p"] >= row["permutation_p"]
-
-
-def test_a_folder_without_results_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="no such folder"):
-        write_report(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no results"):
-        write_report(tmp_path / "empty")
 
 
 def test_examples_in_words_can_be_switched_off(tmp_path, folder, writing, scene, tiny_model_dir):

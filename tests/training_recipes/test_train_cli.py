@@ -24,8 +24,23 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("no_network")
 
 
+@pytest.fixture
+def write_recipe(settings: TrainingConfig, tmp_path: Path) -> Callable[..., Path]:
+    """Write a recipe that trains the tiny model in ``out``, with more settings where given."""
+
+    def write(more: str = "") -> Path:
+        recipe = tmp_path / "r.yaml"
+        recipe.write_text(
+            f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
+            f"training: {{base: {settings.base}, batch_size: 8, max_length: 64{more}}}\n"
+        )
+        return recipe
+
+    return write
+
+
 def test_the_command_trains_a_recipe_and_says_what_is_wrong(
-    settings: TrainingConfig,
+    write_recipe: Callable[..., Path],
     make_mixture: Callable[..., Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -33,11 +48,7 @@ def test_the_command_trains_a_recipe_and_says_what_is_wrong(
 ) -> None:
     monkeypatch.setattr("training_recipes.reload_check._vectors_elsewhere", _here)
     make_mixture(("w-graph", "graph", 24, 0), name="out/mixture")
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
-        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64}}\n"
-    )
+    recipe = write_recipe()
     assert train_main([str(recipe), "--learning_rate", "1e-3", "--max_steps=2"]) == 0
     said = capsys.readouterr().out
     assert "w-graph: 24 rows x 1 in 2 batches, 0 without a place" in said
@@ -63,6 +74,7 @@ def test_a_full_disk_is_told_in_one_line_and_training_goes_on_once_there_is_room
     last: int,
     said: str,
     settings: TrainingConfig,
+    write_recipe: Callable[..., Path],
     make_mixture: Callable[..., Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -71,11 +83,7 @@ def test_a_full_disk_is_told_in_one_line_and_training_goes_on_once_there_is_room
     resource = pytest.importorskip("resource")
     monkeypatch.setattr("training_recipes.reload_check._vectors_elsewhere", _here)
     make_mixture(("w-graph", "graph", 24, 0), name="out/mixture")
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
-        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64, save_steps: 1}}\n"
-    )
+    recipe = write_recipe(", save_steps: 1")
     held = (Path(settings.base) / "model.safetensors").stat().st_size
     limit = held + 20_000 if part == "optimizer" else held // 2
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -122,15 +130,10 @@ def _here(folder: Path, prompts: list[str]) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_it_survives_kill_dash_nine(
-    settings: TrainingConfig, make_mixture: Callable[..., Path], tmp_path: Path
+    write_recipe: Callable[..., Path], make_mixture: Callable[..., Path], tmp_path: Path
 ) -> None:
     make_mixture(("w-graph", "graph", 400, 1), name="out/mixture")
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        f"tasks: [writing]\nout: {tmp_path / 'out'}\n"
-        f"training: {{base: {settings.base}, batch_size: 8, max_length: 64, save_steps: 3,"
-        " dropout: 0.1}\n"
-    )
+    recipe = write_recipe(", save_steps: 3, dropout: 0.1")
     command = [sys.executable, "-m", "training_recipes.train", str(recipe)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:

@@ -47,23 +47,10 @@ def test_the_embedded_model_takes_two_documents_through_both_stages(tmp_path: Pa
     lens = tmp_path / "anything.yaml"
     lens.write_text(LENS)
     command = [
-        "queries",
-        "synthesize",
-        "--task",
-        "twitter",
-        "--corpus",
-        str(tmp_path),
-        "--llm",
-        "embedded",
-        "--lens",
-        str(lens),
-        "--out",
-        str(tmp_path / "out"),
-        "--max-tokens",
-        "48",
-        "--negatives",
-        "0",
-    ]
+        "queries", "synthesize", "--task", "twitter", "--corpus", str(tmp_path),
+        "--llm", "embedded", "--lens", str(lens), "--out", str(tmp_path / "out"),
+        "--max-tokens", "48", "--negatives", "0",
+    ]  # fmt: skip
     assert main(command) == 0
     assert "2 queries from 2 documents" in capsys.readouterr().out
     info = json.loads((tmp_path / "out" / "queries.json").read_text(encoding="utf-8"))

@@ -1,15 +1,13 @@
+"""Chat models behind an address: requests as sent, answers as read, and what is refused."""
+
 from __future__ import annotations
 
-import email.utils
 import logging
-import os
-import signal
-import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from endpoint_client import FAST, SECRET, ask, client_of, many, one
 from llm_server import Reply, ScriptedServer, prompt_of, text_logprobs
 
 from obliq_hf.errors import ObliqError
@@ -20,35 +18,11 @@ from obliq_hf.llm import (
     EndpointClient,
     LLMError,
     Price,
-    RetryPolicy,
     request_key,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-FAST = RetryPolicy(attempts=5, first_wait=0.01, max_wait=0.05, patience=2.0, first_patience=0.2)
-SECRET = "hf_" + "x" * 34
-
-
-def ask(text: str, **options) -> ChatRequest:
-    options.setdefault("id", "r")
-    return ChatRequest(messages=[{"role": "user", "content": text}], **options)
-
-
-def many(count: int) -> list[ChatRequest]:
-    return [ask(f"t{i}", id=str(i)) for i in range(count)]
-
-
-def client_of(server: ScriptedServer, **options) -> EndpointClient:
-    options.setdefault("retry", FAST)
-    return EndpointClient(server.url, model="m", **options)
-
-
-def one(script, request: ChatRequest | None = None, **options):
-    """The answer of a server with this script, and the server."""
-    with ScriptedServer(script) as server, client_of(server, **options) as client:
-        return client.complete_all([request or ask("hello")])["r"], server
 
 
 def test_answers_are_matched_by_id_whatever_the_order_and_the_bound_is_kept():
@@ -123,73 +97,6 @@ def test_logprobs_are_read():
     assert answer.logprobs[0]["top"] == [["A", -0.1], ["B", -2.0]]
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        Reply("down", status=500),
-        Reply("bad gateway", status=502),
-        Reply("slow", status=504),
-        Reply(raw=b"<html>oops</html>"),
-        Reply(raw=b"{}"),
-        Reply(raw=b'{"choices": []}'),
-        Reply(raw=b"[1]"),
-        Reply(drop=True),
-        Reply(text=None),
-        Reply(text=""),
-        Reply(text="  \n"),
-        Reply(text=None, reasoning="I think"),
-        Reply(delay=3.0),
-    ],
-)
-def test_three_failures_of_any_kind_then_success_make_four_attempts(fault):
-    timeout = 0.5 if fault.delay else 30.0
-    answer, server = one(lambda b, n: fault if n < 3 else "good", timeout=timeout)
-    assert (answer.text, answer.attempts, server.calls) == ("good", 4, 4)
-
-
-def test_tokens_of_failed_attempts_are_counted():
-    answer, _ = one(lambda b, n: Reply("" if n < 2 else "good", usage=(10, 5)))
-    assert (answer.prompt_tokens, answer.completion_tokens) == (30, 15)
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (Reply("broken", status=500), "http-500"),
-        (Reply(text=None), "empty"),
-        (Reply(raw=b"nonsense"), "malformed"),
-        (Reply(delay=3.0), "timeout"),
-        (Reply(drop=True), "connection"),
-    ],
-)
-def test_a_request_that_keeps_failing_is_a_failed_answer_and_others_are_not_touched(fault, kind):
-    with (
-        ScriptedServer(lambda b, n: fault if "t3" in prompt_of(b) else "good") as server,
-        client_of(
-            server, timeout=0.5 if fault.delay else 30, retry=replace(FAST, attempts=2)
-        ) as client,
-    ):
-        answers = client.complete_all(many(8))
-    assert answers.pop("3").error_kind == kind
-    assert {a.text for a in answers.values()} == {"good"}
-    assert client.accounting.errors == {kind: 1}
-    assert client.accounting.total.requests == 8
-
-
-def test_an_over_long_prompt_fails_alone_and_is_not_repeated():
-    def script(body, number):
-        if len(prompt_of(body)) > 1000:
-            return Reply("This model's maximum context length is 512 tokens", status=400)
-        return "ok"
-
-    with ScriptedServer(script) as server, client_of(server) as client:
-        answers = client.complete_all(
-            [ask("a", id="1"), ask("x" * 1_000_000, id="2"), ask("b", id="3")]
-        )
-    assert [a.error_kind for a in answers.values()] == [None, "too-long", None]
-    assert server.calls == 3
-
-
 def test_a_cut_answer_is_returned_but_not_usable():
     answer, server = one(lambda b, n: Reply("We need a query about", finish="length"))
     assert answer.truncated
@@ -229,11 +136,6 @@ def test_concurrency_retries_time_limits_and_budgets_change_no_key():
     assert len(keys) == 1
 
 
-def test_a_cut_answer_without_text_is_no_failure_to_be_repeated():
-    answer, server = one(lambda b, n: Reply(None, reasoning="hm, so", finish="length"))
-    assert (answer.text, answer.thinking, answer.error, server.calls) == (None, "hm, so", None, 1)
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -245,135 +147,6 @@ def test_a_cut_answer_without_text_is_no_failure_to_be_repeated():
 def test_thinking_is_parted_from_the_text(reply):
     answer, _ = one(lambda b, n: reply)
     assert (answer.text, answer.thinking) == ("final", "draft")
-
-
-@pytest.mark.parametrize("as_date", [False, True])
-def test_retry_after_pauses_everybody_and_then_all_are_answered(as_date):
-    times = []
-
-    def script(body, number):
-        times.append(time.time())
-        if number == 0:
-            wait = email.utils.formatdate(time.time() + 1.5, usegmt=True) if as_date else "0.3"
-            return Reply("slow down", status=429, headers={"Retry-After": wait})
-        return "ok"
-
-    with ScriptedServer(script) as server, client_of(server, concurrency=1) as client:
-        answers = client.complete_all(many(5))
-    assert all(a.usable for a in answers.values())
-    assert times[1] - times[0] >= 0.28
-
-
-def test_a_server_that_only_says_busy_is_given_up_after_the_patience():
-    policy = RetryPolicy(first_wait=0.01, max_wait=0.02, patience=0.2)
-    with (
-        ScriptedServer(lambda b, n: Reply("busy", status=503)) as server,
-        client_of(server, retry=policy) as client,
-        pytest.raises(LLMError, match="http-503"),
-    ):
-        client.complete_all(many(4))
-
-
-def test_a_server_that_asks_to_wait_longer_than_the_patience_is_told_at_once():
-    reply = Reply("come back tomorrow", status=429, headers={"Retry-After": "86400"})
-    start = time.monotonic()
-    with pytest.raises(LLMError, match="come back tomorrow"):
-        one(lambda b, n: reply)
-    assert time.monotonic() - start < 5
-
-
-def test_a_server_that_dies_and_returns_loses_nothing(tmp_path: Path):
-    server = ScriptedServer(lambda b, n: Reply("re " + prompt_of(b), delay=0.01)).start()
-    policy = RetryPolicy(attempts=20, first_wait=0.02, max_wait=0.1, patience=20.0)
-    client = CachedClient(client_of(server, concurrency=4, retry=policy), tmp_path / "c.sqlite")
-
-    def restart():
-        while server.calls < 20:
-            time.sleep(0.002)
-        server.stop()
-        time.sleep(0.3)
-        server.start()
-
-    thread = threading.Thread(target=restart)
-    thread.start()
-    answers = client.complete_all(many(80))
-    thread.join()
-    client.close()
-    server.stop()
-    assert {i: a.text for i, a in answers.items()} == {str(i): f"re t{i}" for i in range(80)}
-
-
-def test_a_wrong_address_is_told_soon_with_its_name():
-    with (
-        EndpointClient("http://127.0.0.1:9/v1", model="m", retry=FAST) as client,
-        pytest.raises(LLMError, match=r"127\.0\.0\.1:9"),
-    ):
-        client.complete_all(many(3))
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_refused_key_or_unknown_model_stops_everything_at_once(status):
-    with (
-        ScriptedServer(lambda b, n: Reply("no such thing", status=status)) as server,
-        client_of(server, concurrency=2) as client,
-        pytest.raises(LLMError, match="no such"),
-    ):
-        client.complete_all(many(50))
-    assert server.calls <= 4
-
-
-def test_the_budget_in_calls_is_never_passed_and_the_rest_is_listed():
-    with (
-        ScriptedServer(lambda b, n: "ok", delay=0.005) as server,
-        client_of(server, budget=Budget(calls=10)) as client,
-    ):
-        answers = client.complete_all(many(30))
-    assert server.calls == 10
-    assert sum(a.usable for a in answers.values()) == 10
-    assert sum(a.error_kind == "budget" for a in answers.values()) == 20
-
-
-@pytest.mark.parametrize("budget", [Budget(tokens=2000), Budget(cost=0.003)])
-def test_a_budget_in_tokens_or_money_is_never_passed(budget):
-    price = Price(prompt=1.0, completion=2.0)
-    with (
-        ScriptedServer(lambda b, n: Reply("ok", usage=(10, 100)), delay=0.002) as server,
-        client_of(server, budget=budget, price=price) as client,
-    ):
-        answers = client.complete_all([ask("t", id=str(i), max_tokens=100) for i in range(60)])
-        total = client.accounting.total
-        if budget.tokens is not None:
-            assert 1000 < total.prompt_tokens + total.completion_tokens <= budget.tokens
-        else:
-            assert 0.0015 < client.accounting.cost <= budget.cost
-    assert {a.error_kind for a in answers.values()} == {None, "budget"}
-
-
-@pytest.mark.parametrize(
-    ("lost", "calls"),
-    [
-        (Reply("ok", usage=None), 10),
-        (Reply(None, usage=None), 10),
-        (Reply(drop=True), 10),
-        (Reply(raw=b"nonsense"), 10),
-        (Reply("no room", status=400), 30),
-        (Reply("ok", usage=(1, 4)), 30),
-    ],
-)
-def test_a_call_of_which_nobody_says_what_it_took_counts_with_its_largest_size(lost, calls):
-    retry = replace(FAST, attempts=1)
-    with (
-        ScriptedServer(lambda b, n: lost) as server,
-        client_of(server, budget=Budget(tokens=1090), retry=retry, concurrency=1) as client,
-    ):
-        answers = client.complete_all([ask("t", id=str(i), max_tokens=100) for i in range(30)])
-    assert server.calls == calls
-    assert sum(a.error_kind == "budget" for a in answers.values()) == 30 - calls
-
-
-def test_a_budget_in_money_needs_a_price():
-    with pytest.raises(ObliqError, match="price"):
-        EndpointClient("http://127.0.0.1:9", model="m", budget=Budget(cost=1))
 
 
 def test_no_token_reaches_a_server_of_the_users_own_unless_it_was_given(monkeypatch):
@@ -421,35 +194,6 @@ def test_an_address_that_is_none_or_carries_a_secret_is_refused(url):
         EndpointClient(url, model="m")
     assert "pass" not in str(caught.value).replace("password", "")
     assert "sk-1" not in str(caught.value)
-
-
-def test_ctrl_c_keeps_the_answers_of_calls_under_way(tmp_path: Path):
-    path = tmp_path / "c.sqlite"
-    with ScriptedServer(lambda b, n: Reply("re " + prompt_of(b), delay=0.15)) as server:
-        client = CachedClient(client_of(server, concurrency=8), path)
-
-        def interrupt():
-            while server.calls < 20:
-                time.sleep(0.002)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background
-        try:
-            thread.start()
-            with pytest.raises(KeyboardInterrupt):
-                client.complete_all(many(60))
-            thread.join()
-        finally:
-            signal.signal(signal.SIGINT, before)
-        client.close()
-        paid = server.calls
-        assert paid < 40
-        again = CachedClient(client_of(server, concurrency=8), path)
-        answers = again.complete_all(many(60))
-        again.close()
-    assert {a.text for a in answers.values()} == {f"re t{i}" for i in range(60)}
-    assert server.calls == 60
 
 
 @pytest.mark.parametrize(
