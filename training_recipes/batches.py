@@ -335,8 +335,8 @@ def plan_batches(
         )  # fmt: skip
         if plan.batches and plan.mean_rows < 0.75 * batch_size and plan.short > 1:
             logger.warning(
-                "%s: batches hold %.1f of %d rows, because too few rows may share one; "
-                "a smaller training.batch_size trains as well",
+                "%s: batches hold %.1f rows on average, not %d: more of its rows would be wrong "
+                "negatives of each other; a smaller training.batch_size trains as well",
                 plan.name, plan.mean_rows, batch_size,
             )  # fmt: skip
     return BatchPlan(batches_in_turn, plans, batch_size, minimum, multiple)
