@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mteb
+from tqdm.auto import tqdm
 
 from eval_mteb.systems import (
     System,
@@ -143,6 +145,8 @@ def evaluate_system(
             logger.info("%s on %s: already measured", system.name, task.key)
             return folder
     write_task_files(task, out)
+    if show_progress:
+        tqdm.write(f"{task.key}: {system.name}", file=sys.stderr)
     model = system.load(task)
     results = mteb.evaluate(
         model,

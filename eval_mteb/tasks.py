@@ -95,18 +95,27 @@ class FolderRetrieval(ObliqRetrieval):
 
     @property
     def query_groups(self) -> dict[str, dict[str, str]]:
-        """Metadata columns that put several queries together, such as an author."""
+        """Metadata columns that put several queries together, each grouping once."""
         queries = self.data.queries.keep(self.qrels)
         columns: dict[str, dict[str, str]] = {}
         for query, metadata in zip(queries.ids, queries.metadata, strict=True):
             for column, value in metadata.items():
                 if isinstance(value, str | int) and not isinstance(value, bool):
                     columns.setdefault(column, {})[query] = str(value)
-        return {
-            column: values
-            for column, values in columns.items()
-            if len(values) == len(queries) and 1 < len(set(values.values())) <= len(queries) / 2
-        }
+        found: dict[str, dict[str, str]] = {}
+        for column, values in columns.items():
+            number = len(set(values.values()))
+            if len(values) < len(queries) or not 1 < number <= len(queries) / 2:
+                continue
+            # one work an author: the same groups under another name say nothing new
+            if not any(_same_groups(values, other) for other in found.values()):
+                found[column] = values
+        return found
+
+
+def _same_groups(a: dict[str, str], b: dict[str, str]) -> bool:
+    pairs = {(a[query], b[query]) for query in a}
+    return len(pairs) == len(set(a.values())) == len(set(b.values()))
 
 
 def folder_task(

@@ -281,4 +281,6 @@ def run_recipe(
             for pushed in publish_run(recipe, results=recipe.evaluation.split is not None):
                 done = "published" if pushed.changed else "holds it already"
                 tell(f"{pushed.place}: {done}, version {pushed.version}")
+        else:
+            tell(f"stopped after {until}; without --until the run goes on from here")
     return ran

@@ -76,7 +76,10 @@ def read_rows(
         fields = (id_field, text_field, title_field, group_field, *wanted)
         for name in fields:
             if name is not None and name not in row:
-                raise DataError(f"{at} has no field {name!r}{nearest(name, row)}")
+                raise DataError(
+                    f"{at} has no field {name!r}{nearest(name, row)}; say which fields hold what "
+                    "(id_field, text_field; on the command line --id-field, --text-field)"
+                )
         if any(row[name] not in values for name, values in wanted.items()):
             dropped["rows not asked for"] += 1
             continue

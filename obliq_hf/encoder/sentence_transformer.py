@@ -134,14 +134,12 @@ class ObliqSentenceTransformer(PublishesItself, AdaptedSentenceTransformer):
         self.base = record
 
     def _load_default_modules(self, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        local = Path(model_name_or_path).is_dir()
         raise ObliqError(
-            f"{model_name_or_path}: no modules.json, so pooling, normalisation and prompts are "
-            "unknown; build an encoder on this base with ObliqSentenceTransformer.from_base"
-            + (
-                ""
-                if Path(model_name_or_path).is_dir()
-                else " (or: no such model, no access, or offline and not cached)"
-            )
+            f"{model_name_or_path}: "
+            + ("" if local else "no such model, no access, or offline and not cached; or it has ")
+            + "no modules.json, so pooling, normalisation and prompts are unknown: build an "
+            "encoder on such a base with ObliqSentenceTransformer.from_base"
         )
 
     def _parse_model_config(self, model_config: dict[str, Any]) -> None:

@@ -121,6 +121,17 @@ def test_a_finished_system_is_not_measured_again(
     assert contents(tmp_path / "eval") == before
 
 
+def test_what_is_being_measured_is_said_where_bars_are_shown(
+    folder, writing, tiny_model_dir, tmp_path, capsys
+):
+    task = folder_task(folder, writing)
+    system = encoder_system("tiny", tiny_model_dir)
+    evaluate_system(system, task, tmp_path / "a", show_progress=False)
+    assert "writing: tiny" not in capsys.readouterr().err
+    evaluate_system(system, task, tmp_path / "b")
+    assert "writing: tiny" in capsys.readouterr().err
+
+
 def test_a_run_interrupted_between_systems_ends_with_the_same_files(
     folder, writing, tiny_model_dir, tmp_path
 ):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mteb
@@ -17,8 +18,9 @@ from eval_mteb.retrieval import AllButExcluded
 from eval_mteb.tasks import folder_task, task_class_name
 from obliq_hf.cli import main
 from obliq_hf.errors import DataError, ObliqError
-from obliq_hf.files import read_json
+from obliq_hf.files import read_json, write_jsonl
 from obliq_hf.metrics import mean, per_query
+from obliq_hf.records import write_qrels
 from obliq_hf.search.runs import read_run
 
 if TYPE_CHECKING:
@@ -274,8 +276,7 @@ def test_judgments_that_name_no_document_at_all_are_an_error(folder, scene, docu
 
 
 def test_odd_ids_header_quotes_and_line_ends_survive_from_file_to_run(tmp_path, tiny_model_dir):
-    from obliq_hf.files import write_jsonl
-    from obliq_hf.search.runs import read_run, write_run
+    from obliq_hf.search.runs import write_run
 
     ids = ["0012", "NA", "null", "1e5", "two words", 'd"1', "\u2028x"]
     write_jsonl(tmp_path / "corpus.jsonl", ({"_id": i, "text": f"t {i}"} for i in ids))
@@ -306,3 +307,20 @@ def test_empty_and_strange_texts_give_finite_vectors_and_a_full_ranking(tmp_path
     task = folder_task(tmp_path)
     assert evaluate(load_encoder(tiny_model_dir), task)["ndcg_at_1"] == 1.0
     assert set(task.outcome.run["q"]) == {f"d{i}" for i in range(5)}
+
+
+def test_queries_are_grouped_by_each_column_that_says_something_new(tmp_path, scene):
+    columns = [("ann", "a1", "x", i % 2) for i in range(4)] + [("bob", "b1", "x", 0)] * 2
+    write_jsonl(tmp_path / "corpus.jsonl", [{"_id": "d", "text": "the sea"}])
+    queries = [
+        {"_id": f"q{i}", "text": "a ship",
+         "metadata": {"author": author, "work": work, "form": form, "year": year, "own": f"{i}"}}
+        for i, (author, work, form, year) in enumerate(columns)
+    ]  # fmt: skip
+    write_jsonl(tmp_path / "tasks" / "echo" / "queries.jsonl", queries)
+    write_qrels(
+        tmp_path / "tasks" / "echo" / "qrels" / "test.tsv", {q["_id"]: {"d": 1} for q in queries}
+    )
+    groups = folder_task(tmp_path, replace(scene, name="echo")).query_groups
+    assert list(groups) == ["author", "year"]
+    assert groups["author"] == {f"q{i}": "ann" if i < 4 else "bob" for i in range(6)}

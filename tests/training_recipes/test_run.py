@@ -161,7 +161,9 @@ def test_a_model_trained_by_its_own_command_is_found_by_the_run(finished, recipe
     shutil.rmtree(target / "model")
     (target / "training.json").unlink()
     recipe = load_recipe(recipe_file, ["--out", str(target)])
-    run_recipe(recipe, until="mixture")
+    said: list[str] = []
+    run_recipe(recipe, until="mixture", say=said.append)
+    assert said[-1] == "stopped after mixture; without --until the run goes on from here"
     assert main(["train", str(recipe_file), "--out", str(target)]) == 0
     weights = target / "model" / "model.safetensors"
     before = (weights.stat().st_mtime_ns, weights.read_bytes())
