@@ -231,13 +231,14 @@ def rerank(
 def _spent(folders: list[Path]) -> list[str]:
     """A line a reranked system: calls, tokens, malformed answers, queries that failed."""
     from obliq_hf.files import read_json
+    from obliq_hf.reranking import FAULTS
 
     lines = []
     for folder in folders:
         cost = read_json(folder / "cost.json").get("reranking")
         if not cost or not cost["requests"]:
             continue
-        faults = ", ".join(f"{count} {kind}" for kind, count in cost["faults"].items())
+        faults = ", ".join(f"{count} {FAULTS[kind]}" for kind, count in cost["faults"].items())
         errors = ", ".join(f"{count} {kind}" for kind, count in cost["errors"].items())
         failed = cost["failed_queries"]
         lines.append(
@@ -245,7 +246,7 @@ def _spent(folders: list[Path]) -> list[str]:
             f"({cost['cached']} from the cache) in {cost['wall_seconds']:.1f} s, "
             f"{cost['prompt_tokens'] + cost['completion_tokens']:,} tokens"
             + (f"; {cost['spared']} questions spared" if cost["spared"] else "")
-            + (f"; malformed: {faults}" if faults else "")
+            + (f"; answers {faults}" if faults else "")
             + (f"; failed calls: {errors}" if errors else "")
             + (f"; kept the first stage's order: {', '.join(failed[:5])}" if failed else "")
             + (f" and {len(failed) - 5} more" if len(failed) > 5 else "")

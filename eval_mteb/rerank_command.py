@@ -321,7 +321,8 @@ def rerank_command(
                         system, mteb_task, out, show_progress=show_progress, overwrite=again
                     )
                 )
-            mteb_task.unload_data()
+            if mteb_task.data_loaded:
+                mteb_task.unload_data()
     if not folders:
         raise ObliqError(f"{data}: no {' or '.join(judgments)} judgments in split {split!r}")
     return folders

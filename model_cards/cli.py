@@ -94,7 +94,10 @@ def dataset(
     pushed = publish_dataset(folder, repo, options, task=task, config=config, corpus=corpus)
     _say(pushed)
     if not pushed.dry_run:
-        typer.echo(f'  load_dataset("{pushed.loads_as}", CONFIG, split=SPLIT)')
+        for name, splits in pushed.rows.items():
+            for split, rows in splits.items():
+                line = f'load_dataset("{pushed.loads_as}", "{name}", split="{split}")'
+                typer.echo(f"  {line}  # {rows:,} rows")
 
 
 @publish.command()

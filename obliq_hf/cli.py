@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from obliq_hf import __version__
 from obliq_hf.errors import ObliqError, nearest
+from obliq_hf.logs import show_logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,11 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words and words[0] == "--verbose":
         words.pop(0)
         level = logging.INFO
-    handler = logging.StreamHandler()
-    handler.setLevel(level)  # libraries that set their own loggers to DEBUG stay quiet
-    logging.basicConfig(
-        level=level, handlers=[handler], format="%(levelname)s %(name)s: %(message)s"
-    )
+    show_logs(level)
     if not words or words[0] in {"--help", "-h", "help"}:
         print(_help())
         return 0

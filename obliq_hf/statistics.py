@@ -251,6 +251,8 @@ def power_note(a: Mapping[str, float], b: Mapping[str, float]) -> str | None:
     differences = (_matrix([a], queries) - _matrix([b], queries))[:, 0]
     if n < 2:
         return f"only {n} query: nothing can be inferred from it"
+    if not differences.any():
+        return f"only {n} queries, and the two do not differ on any"
     detectable = 2.8 * float(differences.std(ddof=1)) / float(np.sqrt(n))
     return (
         f"only {n} queries: a true difference below about {detectable:.3f} would mostly be missed"

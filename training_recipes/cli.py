@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from obliq_hf.errors import ObliqError
+from obliq_hf.logs import show_logs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,9 +114,7 @@ def train_main(words: Sequence[str]) -> int:
         The exit status.
     """
     first = os.environ.get("RANK", "0") == "0"
-    logging.basicConfig(
-        level=logging.INFO if first else logging.ERROR, format="%(levelname)s %(name)s: %(message)s"
-    )
+    show_logs(logging.INFO if first else logging.ERROR)
     for noisy in ("httpx", "sentence_transformers", "transformers", "datasets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

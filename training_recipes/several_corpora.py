@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from obliq_hf.files import atomic_path, content_hash, hash_files, iter_jsonl, write_jsonl
-from training_recipes.foreign import foreign_rows
+from obliq_hf.files import content_hash, hash_files
 from training_recipes.run import RecipeRun
 
 if TYPE_CHECKING:
@@ -68,25 +66,12 @@ class SeveralCorporaRun(RecipeRun):
             revision=config.revision,
         )
 
-    def build_queries(self) -> None:
-        """Write ``queries/<task>.jsonl``, training queries with the passages they ask for."""
-        config = self.recipe.queries
-        with atomic_path(self.folder / "queries") as temporary:
-            temporary.mkdir()
-            for name in config.tasks:
-                if config.source == "llm":
-                    rows = self._synthesize(name, self.corpus(name))
-                else:
-                    assert config.path is not None
-                    place = Path(config.path)
-                    file = place / f"{name}.jsonl" if place.is_dir() else place
-                    rows = [row for _, row in iter_jsonl(file)]
-                write_jsonl(temporary / f"{name}.jsonl", rows)
+    def queried(self, task: str) -> Corpus:
+        """The task's own corpus."""
+        return self.corpus(task)
 
-    def build_mixture(self) -> None:
+    def build_mixture(self) -> str:
         """Write ``mixture/``: the queries of each task over its corpus, and the graph's pairs."""
-        from dataset_builders.mixture import LeakCheck, build_mixture
-
         recipe = self.recipe
         parts: list[TrainingRows] = []
         fingerprints: dict[str, str] = {}
@@ -107,18 +92,7 @@ class SeveralCorporaRun(RecipeRun):
             )
         if recipe.graph.task is not None and recipe.graph.corpus != "searched":
             parts += self._rows(self.corpus(recipe.graph.corpus), graph=recipe.graph.task)
-        parts += foreign_rows(recipe, [task.name for task in self.tasks])
-        build_mixture(
-            self.folder / "mixture",
-            parts,
-            leaks=LeakCheck(
-                queries=self._evaluation_queries(),
-                passages=passages,
-                graph_rows=recipe.graph.corpus != "searched",
-            ),
-            seed=recipe.seed,
-            provenance={"corpus": content_hash(fingerprints), "recipe": recipe.hash()},
-        )
+        return self._write_mixture(parts, corpus=content_hash(fingerprints), passages=passages)
 
     def _rows(
         self, corpus: Corpus, *, queries: str | None = None, graph: str | None = None

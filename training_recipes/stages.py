@@ -40,8 +40,9 @@ class Stage:
         outputs: Files and folders below the run folder that it writes, and nobody else does.
         config: Everything that decides its result, besides its inputs; JSON values.
         inputs: Names of the stages whose outputs it reads.
-        run: Does the work. It may find outputs that an interrupted run of the same stage with
-            the same config and inputs has left, and go on from them.
+        run: Does the work, and may say in a few words what came of it. It may find outputs that
+            an interrupted run of the same stage with the same config and inputs has left, and go
+            on from them.
         about: A few words for the progress line.
         scratch: Further files and folders that it may leave while it is unfinished.
         check: Raises where it cannot run; called before any stage of a run that reaches it.
@@ -53,7 +54,7 @@ class Stage:
     outputs: tuple[str, ...]
     config: dict[str, Any]
     inputs: tuple[str, ...]
-    run: Callable[[], None]
+    run: Callable[[], str | None]
     about: str = ""
     scratch: tuple[str, ...] = ()
     check: Callable[[], None] | None = None
@@ -222,8 +223,9 @@ class StageRunner:
             else:
                 self.say(f"{label}: {stage.about or 'running'} ...")
                 started = time.perf_counter()
-                self._run_one(stage)
-                self.say(f"{label}: done in {time.perf_counter() - started:.0f} s")
+                result = self._run_one(stage)
+                seconds = f"{time.perf_counter() - started:.0f} s"
+                self.say(f"{label}: done in {seconds}" + (f": {result}" if result else ""))
                 ran.append(stage.name)
             waiting.discard(stage.name)
             if stage.verify is not None and waiting:
@@ -266,9 +268,9 @@ class StageRunner:
             write_json(begun, {"stage": stage.name, "key": key})
         return key
 
-    def _run_one(self, stage: Stage) -> None:
+    def _run_one(self, stage: Stage) -> str | None:
         key = self._begin(stage)
-        stage.run()
+        result = stage.run()
         files = self._files(stage)
         missing = [o for o in stage.outputs if not (self.folder / o).exists()]
         if missing:
@@ -284,6 +286,7 @@ class StageRunner:
             },
         )
         self._begun(stage.name).unlink(missing_ok=True)
+        return result
 
 
 def _remove(path: Path) -> None:

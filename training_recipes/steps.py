@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import logging
-import os
-from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from obliq_hf.errors import ObliqError
-from obliq_hf.files import atomic_path, iter_jsonl, write_json, write_jsonl, write_text
+from obliq_hf.files import write_json, write_text
 from training_recipes.foreign import foreign_rows
+from training_recipes.query_steps import QuerySteps
 from training_recipes.recipe_checks import check_dev, check_graph_corpus, check_scored
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from obliq_hf.records import Corpus
-    from obliq_hf.tasks import ObliqTask
+    from dataset_builders.training_rows import TrainingRows
     from obliq_hf.teachers import Teacher
-    from training_recipes.recipe import Recipe
 
 __all__ = ["RunSteps"]
 
 logger = logging.getLogger(__name__)
 
 
-class RunSteps:
+class RunSteps(QuerySteps):
     """The work of every stage of one run.
 
     Args:
         recipe: The recipe.
         tasks: Its tasks.
     """
-
-    def __init__(self, recipe: Recipe, tasks: list[ObliqTask]) -> None:
-        self.recipe = recipe
-        self.folder = Path(recipe.out)
-        self.tasks = tasks
 
     @property
     def teacher_needed(self) -> bool:
@@ -47,13 +37,6 @@ class RunSteps:
         return self.recipe.graph.task is not None or (
             scored.split is not None and "teacher" in scored.systems
         )
-
-    def corpus(self, which: str = "searched") -> Corpus:
-        """The corpus searched, or the other one, or the one of a folder."""
-        from obliq_hf.records import read_corpus
-
-        named = {"searched": self.folder / "corpus", "other": self.folder / "corpus-other"}
-        return read_corpus(named.get(which, Path(which)))
 
     def teacher(self) -> Teacher:
         """The frozen teacher as the run fitted it."""
@@ -134,110 +117,6 @@ class RunSteps:
         if self.recipe.graph.task is not None and "graph" in waiting:
             check_graph_corpus(self.recipe, self.corpus(self.recipe.graph.corpus))
 
-    def check_queries(self) -> None:
-        """Check that the language model can be asked, where the queries are to come from one.
-
-        Raises:
-            ObliqError: No endpoint, or the variable of its key is not set.
-        """
-        llm = self.recipe.llm
-        if self.recipe.queries.source != "llm":
-            return
-        if llm.endpoint is None:
-            raise ObliqError(
-                "llm.endpoint: source 'llm' needs the address of a server, or 'embedded'"
-            )
-        if llm.api_key_env is not None and not os.environ.get(llm.api_key_env):
-            raise ObliqError(f"llm.api_key_env: the variable {llm.api_key_env} is not set")
-
-    def build_queries(self) -> None:
-        """Write ``queries/<task>.jsonl``, training queries with the passages they ask for."""
-        config, corpus = self.recipe.queries, self.corpus()
-        with atomic_path(self.folder / "queries") as temporary:
-            temporary.mkdir()
-            for name in config.tasks:
-                if config.source == "recorded":
-                    from dataset_builders.recorded_queries import load_recorded
-
-                    rows = [asdict(row) for row in load_recorded(name, corpus, split="train")]
-                elif config.source == "llm":
-                    rows = self._synthesize(name, corpus)
-                else:
-                    assert config.path is not None
-                    place = Path(config.path)
-                    file = place / f"{name}.jsonl" if place.is_dir() else place
-                    rows = [row for _, row in iter_jsonl(file)]
-                write_jsonl(temporary / f"{name}.jsonl", rows)
-
-    def _synthesize(self, name: str, corpus: Corpus) -> list[dict[str, Any]]:
-        """Queries that the recipe's language model writes.
-
-        Every answer that was paid for is kept in ``answers.sqlite`` of the run folder, which no
-        change of the recipe removes.
-        """
-        from dataset_builders.query_flow import Sampling
-        from dataset_builders.synthetic_queries import NegativeSettings, synthesize
-        from obliq_hf.llm import Budget, Price, load_client
-
-        config, llm = self.recipe.queries, self.recipe.llm
-        assert llm.endpoint is not None
-        key = None if llm.api_key_env is None else os.environ.get(llm.api_key_env)
-        task = next(task for task in self.tasks if task.name == name)
-        embedded = llm.endpoint.startswith("embedded")
-        place = self.folder / "synthesis"
-        limits = (llm.budget_calls, llm.budget_tokens, llm.budget_cost)
-        template = None
-        if llm.thinking is not None:
-            template = {"chat_template_kwargs": {"enable_thinking": llm.thinking}}
-        client = load_client(
-            llm.endpoint,
-            model=llm.model,
-            revision=llm.revision,
-            cache=self.folder / "answers.sqlite",
-            api_key=key,
-            concurrency=llm.concurrency,
-            budget=None if limits == (None, None, None) else Budget(*limits),
-            price=Price(llm.price_prompt, llm.price_completion),
-            structured=llm.structured,
-            extra_body=template,
-        )
-        with closing(client):
-            synthesize(
-                task,
-                corpus,
-                client,
-                place / name,
-                sample=config.count,
-                seed=self.recipe.seed,
-                leave_out=self._held_out(name),
-                sampling=Sampling(
-                    temperature=llm.temperature,
-                    max_tokens=llm.max_tokens,
-                    seed=self.recipe.seed,
-                    document_characters=3000 if embedded else 24_000,
-                ),
-                negatives=NegativeSettings(0),
-                progress=True,
-            )
-        return [row for _, row in iter_jsonl(place / name / "queries.jsonl")]
-
-    def _held_out(self, name: str) -> set[str]:
-        """Documents that are relevant to an evaluation query of a tip-of-the-tongue task."""
-        from obliq_hf.records import read_qrels
-
-        task = next(task for task in self.tasks if task.name == name)
-        if task.mechanism != "tip-of-the-tongue":
-            return set()
-        place = self.folder / "corpus" / "tasks" / name
-        files = sorted([*place.glob("qrels/*.tsv"), *place.glob("qrels-pooled/*.tsv")])
-        return {
-            document
-            for file in files
-            for judged in read_qrels(file).values()
-            for document, grade in judged.items()
-            if grade > 0
-        }
-
     def fit_teacher(self) -> None:
         """Write ``teacher/``: the profile fitted on the graph's texts, or a model's name."""
         from obliq_hf.teachers import StylometricProfile
@@ -287,10 +166,9 @@ class RunSteps:
             reports["dose_purity"] = dosed.to_dict()
         write_graph(self.folder / "graph", chosen, corpus, reports=reports)
 
-    def build_mixture(self) -> None:
+    def build_mixture(self) -> str:
         """Write ``mixture/``: one dataset per source, with hard negatives where asked for."""
         from dataset_builders.authorship_graph import read_graph
-        from dataset_builders.mixture import LeakCheck, build_mixture
         from dataset_builders.query_files import read_training_queries
         from dataset_builders.training_rows import (
             graph_rows,
@@ -338,18 +216,36 @@ class RunSteps:
                 over = index if searched else None
                 mined = negatives_for_graph(graph, texts, over, n=config.graph, **window)
             parts.append(graph_rows(graph, texts, task=recipe.graph.task, negatives=mined))
-        parts += foreign_rows(recipe, [task.name for task in self.tasks])
-        build_mixture(
+        return self._write_mixture(
+            parts, corpus=corpus.fingerprint, passages=self._evaluation_passages()
+        )
+
+    def _write_mixture(self, parts: list[TrainingRows], *, corpus: str, passages: list[str]) -> str:
+        """Write the rows, those taken from elsewhere too, without what would be scored.
+
+        Args:
+            parts: Rows of this run's own.
+            corpus: Fingerprint of what they were made from.
+            passages: Texts that evaluation queries ask for.
+
+        Returns:
+            Rows of each dataset, in words.
+        """
+        from dataset_builders.mixture import LeakCheck, build_mixture
+
+        recipe = self.recipe
+        mixed = build_mixture(
             self.folder / "mixture",
-            parts,
+            [*parts, *foreign_rows(recipe, [task.name for task in self.tasks])],
             leaks=LeakCheck(
                 queries=self._evaluation_queries(),
-                passages=self._evaluation_passages(),
-                graph_rows=not searched,
+                passages=passages,
+                graph_rows=recipe.graph.corpus != "searched",
             ),
             seed=recipe.seed,
-            provenance={"corpus": corpus.fingerprint, "recipe": recipe.hash()},
+            provenance={"corpus": corpus, "recipe": recipe.hash()},
         )
+        return ", ".join(f"{entry.rows:,} rows of {entry.name}" for entry in mixed)
 
     def _task_folders(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("corpus*/tasks/*") if p.is_dir())
@@ -371,11 +267,11 @@ class RunSteps:
             if document in corpus.row
         ]
 
-    def train_model(self) -> None:
+    def train_model(self) -> str:
         """Write ``model/``, ``training.json`` and, with LoRA, ``adapter/``."""
         from training_recipes.train import train_recipe
 
-        train_recipe(self.recipe)
+        return f"{train_recipe(self.recipe).report['steps']:,} steps"
 
     def evaluate(self) -> None:
         """Write ``eval/<task>/<system>/`` for every system and task of the corpus."""

@@ -17,6 +17,7 @@ import typer
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import read_json, safe_name, write_json, write_text
+from obliq_hf.logs import show_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -252,7 +253,7 @@ def sweep(
 
 def main(words: Sequence[str]) -> int:
     """``python -m training_recipes.sweep``; returns the exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    show_logs(logging.WARNING)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(context_settings=settings)(sweep)

@@ -241,6 +241,7 @@ def push_dataset(
             dry_run=dry_run,
         )
         pushed.notes.extend(notes)
+        pushed.rows.update(staged.rows())
         return pushed
 
 

@@ -224,6 +224,7 @@ class Pushed:
         version: The tag, where one was set.
         url: The commit or pull request.
         notes: What a person should know.
+        rows: Of a dataset: config -> split -> number of rows.
     """
 
     repo_id: str
@@ -238,3 +239,4 @@ class Pushed:
     pull_request: str | None = None
     dry_run: bool = False
     notes: list[str] = field(default_factory=list)
+    rows: dict[str, dict[str, int]] = field(default_factory=dict)

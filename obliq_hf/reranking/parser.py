@@ -39,10 +39,18 @@ from obliq_hf.llm.parsing import declines, strip_thinking
 
 __all__ = ["FAULTS", "ParsedRanking", "parse_ranking"]
 
-FAULTS = (
-    "empty", "refused", "unreadable", "prose", "cut", "out-of-range", "repeated", "short", "long",
-)  # fmt: skip
-"""Classes of malformed answers."""
+FAULTS = {
+    "empty": "empty",
+    "refused": "declined",
+    "unreadable": "without a ranking",
+    "prose": "with prose around",
+    "cut": "cut off",
+    "out-of-range": "with numbers that were not offered",
+    "repeated": "with repeated numbers",
+    "short": "with too few documents",
+    "long": "with more documents than asked for",
+}
+"""Classes of malformed answers, and what such an answer is, in words."""
 
 _WIDE = str.maketrans(
     "０１２３４５６７８９［］【】〔〕（）＞》〉，、：；＃｛｝＂",

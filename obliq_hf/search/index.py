@@ -382,7 +382,8 @@ class VectorIndex:
         m = self.manifest
         copies = f" ({m.vectors} different texts)" if m.vectors != m.documents else ""
         exact = ", full vectors beside" if m.exact else ""
+        shards = "shard" if len(m.shards) == 1 else "shards"
         return (
             f"{m.documents} documents{copies} of {m.encoded_by.dimension} dimensions by "
-            f"{m.encoded_by.name} in {len(m.shards)} shards of {m.storage}{exact}"
+            f"{m.encoded_by.name} in {len(m.shards)} {shards} of {m.storage}{exact}"
         )

@@ -102,6 +102,13 @@ def test_answers_that_are_malformed_appear_by_class_and_leave_identity(run_folde
             "tourrank:1,listwise:10", *llm(server), "--resamples", 200, "--out", policy,
         )  # fmt: skip
     assert "hand: identity" in said
+    with ScriptedServer(script) as server:
+        said = obliq(
+            "--run", run_folder / "eval" / "dense.trec", "--tasks", "hand",
+            "--reranker", "listwise", "--depth", 10, *llm(server), "--out", run_folder / "reranked",
+        )  # fmt: skip
+    assert " declined, " in said
+    assert " without a ranking" in said
     text = (run_folder / "policy-evidence" / "report.md").read_text(encoding="utf-8")
     assert "refused" in text
     assert "out-of-range" in text

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("online")
 def test_the_command_publishes_and_stock_libraries_load(
     run: Path, hub: LocalHub, tmp_path: Path, tiny_model_dir: Path,
     waits: list[float], monkeypatch: pytest.MonkeyPatch, fresh_process: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     put_base(hub, tiny_model_dir)
     local = ObliqSentenceTransformer.from_adapter(run / "adapter", base=tiny_model_dir).eval()
@@ -46,6 +47,7 @@ def test_the_command_publishes_and_stock_libraries_load(
         with pytest.raises(SystemExit) as stop:
             publish(words, prog_name="obliq publish")
         assert stop.value.code == 0
+    assert f'load_dataset("{GRAPH}", "writing-k3", split="train")  # ' in capsys.readouterr().out
     assert hub.repo(GRAPH).private
     blocks = [
         block

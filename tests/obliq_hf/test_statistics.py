@@ -200,3 +200,8 @@ def test_few_queries_are_noted_with_what_they_could_show():
 def test_what_cannot_be_compared_is_an_error(call, message):
     with pytest.raises(ObliqError, match=message):
         call()
+
+
+def test_few_queries_on_which_nothing_differs_are_said_to_be_few_and_no_more() -> None:
+    scores = {"a": 0.1, "b": 0.5, "c": 0.2}
+    assert power_note(scores, dict(scores)) == "only 3 queries, and the two do not differ on any"

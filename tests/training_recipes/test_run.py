@@ -107,6 +107,9 @@ def load(out: Path) -> dict:
 
 def test_a_recipe_runs_from_source_to_report(finished):
     out, ran, said = finished
+    written = (out / "queries" / "echo.jsonl").read_text(encoding="utf-8").count("\n")
+    assert any(line.endswith(f" s: {written} echo queries") for line in said)
+    assert any(line.endswith("40 rows of echo-graph") for line in said)
     assert ran == [
         "corpus", "queries", "teacher", "graph", "mixture", "train", "evaluate", "report",
     ]  # fmt: skip
