@@ -20,13 +20,13 @@ from obliq_hf.search.dense import Hits, search
 from obliq_hf.search.runs import to_run
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from mteb.models import EncoderProtocol
     from mteb.models.model_meta import ModelMeta
     from numpy.typing import NDArray
 
-    from obliq_hf.tasks import ObliqTask
 
 __all__ = ["EncoderSearch", "VectorSearch", "document_texts", "with_task_prompt"]
 
@@ -42,7 +42,7 @@ def document_texts(corpus: Any) -> list[str]:
     ]
 
 
-def with_task_prompt(model: Any, task: ObliqTask | None, metadata: Any) -> Any:
+def with_task_prompt(model: Any, names: Sequence[str], metadata: Any) -> Any:
     """A model that uses the prompt it carries for our task also under the name mteb calls it by.
 
     mteb finds a prompt by the name of *its* task. A checkpoint of ours knows the task by its
@@ -51,22 +51,23 @@ def with_task_prompt(model: Any, task: ObliqTask | None, metadata: Any) -> Any:
 
     Args:
         model: An mteb encoder.
-        task: The task evaluated, or None.
+        names: Names that a model may know the task by, the first one found counts; see
+            :attr:`eval_mteb.retrieval.ObliqRetrieval.prompt_names`.
         metadata: The metadata of the mteb task.
 
     Returns:
         ``model``, or a shallow copy of it with one prompt more.
     """
     prompts = getattr(getattr(model, "model", None), "prompts", None)
-    if task is None or not isinstance(prompts, dict):
+    if not names or not isinstance(prompts, dict):
         return model
     known = dict(getattr(model, "model_prompts", None) or {})
     added = {}
     for kind in (PromptType.query.value, PromptType.document.value):
         key = f"{metadata.name}-{kind}"
-        names = [f"{task.mteb_name}-{kind}"] if task.mteb_name else []
-        names += [f"{task.name}-{kind}"] + ([task.name] if kind == PromptType.query.value else [])
-        found = next((prompts[n] for n in names if prompts.get(n) is not None), None)
+        keys = [f"{name}-{kind}" for name in names]
+        keys += names if kind == PromptType.query.value else []
+        found = next((prompts[k] for k in keys if prompts.get(k) is not None), None)
         if key not in known and found is not None:
             added[key] = found
     if not added:
@@ -135,7 +136,7 @@ class EncoderSearch(VectorSearch):
 
     Args:
         encoder: Any mteb encoder.
-        obliq_task: The task, whose prompt in the model's own prompts is used.
+        prompt_names: Names of the task, whose prompt in the model's own prompts is used.
         vectors: A folder that keeps document vectors between evaluations, for encoders that have
             a ``fingerprint`` (:func:`eval_mteb.models.load_encoder`); by default nothing is kept.
     """
@@ -144,12 +145,12 @@ class EncoderSearch(VectorSearch):
         self,
         encoder: EncoderProtocol,
         *,
-        obliq_task: ObliqTask | None = None,
+        prompt_names: Sequence[str] = (),
         vectors: Path | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.obliq_task = obliq_task
+        self.prompt_names = tuple(prompt_names)
         self.vectors = vectors
         similarity = encoder.mteb_model_meta.similarity_fn_name
         if similarity not in {None, ScoringFunction.COSINE, ScoringFunction.DOT_PRODUCT}:
@@ -175,7 +176,7 @@ class EncoderSearch(VectorSearch):
         from torch.utils.data import DataLoader
 
         columns = {"text": texts, "query" if kind is PromptType.query else "body": texts}
-        encoder = with_task_prompt(self.encoder, self.obliq_task, metadata)
+        encoder = with_task_prompt(self.encoder, self.prompt_names, metadata)
         vectors = encoder.encode(
             DataLoader(Dataset.from_dict(columns), batch_size=1024, shuffle=False),
             task_metadata=metadata,
@@ -191,7 +192,7 @@ class EncoderSearch(VectorSearch):
         return array
 
     def _document_prompt(self, metadata: Any) -> list[str | None]:
-        model = with_task_prompt(self.encoder, self.obliq_task, metadata)
+        model = with_task_prompt(self.encoder, self.prompt_names, metadata)
         prompts = getattr(model, "model_prompts", None) or {}
         name = get_prompt_name(prompts, metadata, PromptType.document)
         own = getattr(getattr(self.encoder, "model", None), "prompts", None)

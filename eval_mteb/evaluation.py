@@ -107,6 +107,8 @@ def _identity(system: System, task: ObliqRetrieval) -> dict[str, Any]:
         "fingerprint": system.fingerprint,
         "task": task.metadata.name,
         "task_revision": task.metadata.revision,
+        "prompt_names": list(task.prompt_names),
+        "instruction": None if task.obliq_task is None else task.obliq_task.instruction,
         "k_values": list(task.k_values),
         "depth": task._top_k,
         "mteb": mteb.__version__,

@@ -232,9 +232,10 @@ class RetrieveAndRerank:
             self._second.index(corpus, task_metadata=task_metadata, **kwargs)
 
     def _search(self, model: Any, metadata: Any) -> OrderedSearch:
+        names = () if self._task is None else self._task.prompt_names
         if isinstance(model, EncoderProtocol) and not isinstance(model, SearchProtocol):
-            return OrderedSearch(EncoderSearch(model, obliq_task=self._task, vectors=self.vectors))
-        return OrderedSearch(with_task_prompt(model, self._task, metadata))
+            return OrderedSearch(EncoderSearch(model, prompt_names=names, vectors=self.vectors))
+        return OrderedSearch(with_task_prompt(model, names, metadata))
 
     def _given(self) -> Reranker:
         assert isinstance(self.policy, Reranker)

@@ -119,6 +119,13 @@ class ObliqRetrieval(AbsTaskRetrieval):
         return self.obliq_task.name if self.obliq_task is not None else str(self.metadata.name)
 
     @property
+    def prompt_names(self) -> tuple[str, ...]:
+        """Names that a model may carry the task's prompt under, described or not."""
+        if self.obliq_task is None:
+            return (self.short_name,)
+        return self.obliq_task.prompt_names
+
+    @property
     def key(self) -> str:
         """The name of this task's folder among results; pooled judgments are marked."""
         return self.short_name + ("-pooled" if self.judgments == "pooled" else "")
@@ -234,14 +241,14 @@ class ObliqRetrieval(AbsTaskRetrieval):
             return model
         if isinstance(model, EncoderProtocol) and not isinstance(model, SearchProtocol):
             return OrderedSearch(
-                EncoderSearch(model, obliq_task=self.obliq_task, vectors=self.vectors)
+                EncoderSearch(model, prompt_names=self.prompt_names, vectors=self.vectors)
             )
         if isinstance(model, CrossEncoderProtocol) and not isinstance(model, SearchProtocol):
             raise ObliqError(
                 f"{self.metadata.name}: a cross-encoder needs candidates from a first stage; "
                 "evaluate it as a pipeline with one (eval_mteb.RetrieveAndRerank)"
             )
-        return OrderedSearch(with_task_prompt(model, self.obliq_task, self.metadata))
+        return OrderedSearch(with_task_prompt(model, self.prompt_names, self.metadata))
 
     def _evaluate_subset(
         self, model: Any, data_split: Any, *, hf_split: str, hf_subset: str, **kwargs: Any

@@ -127,6 +127,11 @@ class ObliqTask:
         """SHA-256 over all fields."""
         return content_hash(self.to_dict())
 
+    @property
+    def prompt_names(self) -> tuple[str, ...]:
+        """The names that a model may carry the task's prompt under, mteb's first."""
+        return (self.name,) if self.mteb_name is None else (self.mteb_name, self.name)
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values, in the order of the class."""
         return asdict(self)

@@ -44,7 +44,10 @@ def test_other_data_under_the_same_task_name_is_refused(tmp_path):
 
 
 def test_systems_and_tasks_without_a_counterpart_are_paired_or_named(tmp_path):
-    one, two = (write_run_folder(tmp_path / n, queries=12) / "eval" for n in ("one", "two"))
+    one, two = (
+        write_run_folder(tmp_path / name, queries=12, shift=shift) / "eval"
+        for name, shift in (("one", 0.1), ("two", 0.2))
+    )
     for root, name in ((one, "a"), (two, "b")):
         for task in ("writing", "scene"):
             (root / task / "student").rename(root / task / name)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,6 +120,14 @@ def test_a_finished_system_is_not_measured_again(
     monkeypatch.setattr(evaluation.mteb, "evaluate", refuse)
     run_all(folder, [writing], tmp_path / "eval", tiny_model_dir)
     assert contents(tmp_path / "eval") == before
+
+
+def test_a_task_described_otherwise_is_measured_anew(folder, scene, tiny_model_dir, tmp_path):
+    system, measured = encoder_system("tiny", tiny_model_dir), []
+    for task in ("scene", scene, scene, replace(scene, instruction="Another one")):
+        record = evaluate_system(system, folder_task(folder, task), tmp_path) / "system.json"
+        measured.append(record.stat().st_mtime_ns)
+    assert measured[0] < measured[1] == measured[2] < measured[3]
 
 
 def test_what_is_being_measured_is_said_where_bars_are_shown(

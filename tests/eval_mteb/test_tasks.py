@@ -156,10 +156,13 @@ def test_the_prompt_of_a_task_that_mteb_does_not_know_is_used(folder, scene, tin
     runs = []
     for prompts in ({"query": ""}, {"query": "", "scene": "red blue green "}):
         model.prompts = {"document": "", **prompts}
-        task = folder_task(folder, scene)
-        evaluate(wrap_encoder(model, name="tiny"), task)
-        runs.append(task.outcome.run)
-    assert runs[0] != runs[1]
+        for task in (folder_task(folder, scene), folder_task(folder, "scene")):
+            evaluate(wrap_encoder(model, name="tiny"), task)
+            runs.append(task.outcome.run)
+    described, named, with_prompt, named_with_prompt = runs
+    assert described == named
+    assert with_prompt == named_with_prompt
+    assert described != with_prompt
 
 
 def test_what_mteb_itself_does_with_our_exclusions_gives_the_same_ranking(
