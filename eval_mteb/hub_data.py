@@ -12,6 +12,7 @@ from mteb.abstasks.retrieval_dataset_loaders import RetrievalDatasetLoader
 
 from eval_mteb.retrieval import AllButExcluded, ObliqRetrieval
 from obliq_hf.errors import DataError
+from obliq_hf.hub.download import fetching
 
 if TYPE_CHECKING:
     from obliq_hf.records import Qrels
@@ -189,7 +190,9 @@ class BenchRetrieval(ObliqRetrieval):
         if self.data_loaded:
             return
         subset, split = self.place
-        part = self.loader().load(num_proc=num_proc)
+        source = self.metadata.dataset
+        with fetching(f"{self.metadata.name}: {source['path']}, revision {source['revision']}"):
+            part = self.loader().load(num_proc=num_proc)
         self.dropped = check_part(part, str(self.metadata.name))
         _sparse(part)
         self.dataset = {subset: {split: part}}

@@ -82,16 +82,15 @@ def download(
     Raises:
         HubError: It cannot be had, or lacks a config; endpoint and revision are named.
     """
-    import httpx2
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
+    from obliq_hf.hub.download import fetching
     from obliq_hf.hub.redaction import redact
 
     check_repo_id(repository)
     server = redact(endpoint or constants.ENDPOINT)
     where = f"dataset {repository} at {server}, revision {revision or 'main'}"
-    try:
+    with fetching(where, token=token):
         folder = Path(
             snapshot_download(
                 repository,
@@ -103,8 +102,6 @@ def download(
                 allow_patterns=[f"{CONFIGS[task]}/**" for task in tasks],
             )
         )
-    except (HfHubHTTPError, httpx2.HTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise HubError(f"{where}: cannot be had ({redact(str(error), [token])[:300]})") from None
     for task in tasks:
         if not (folder / CONFIGS[task] / "corpus" / "corpus.jsonl").is_file():
             raise HubError(f"{where}: it has no {CONFIGS[task]}/corpus/corpus.jsonl")

@@ -105,7 +105,9 @@ def audit(
     if graph.ids != corpus.ids:
         raise DataError("the graph was built over another corpus; audit it with its own")
     if columns is None:
-        columns = [*corpus.metadata, *(["group"] if corpus.has_groups else [])]
+        groups = list(corpus.groups) if corpus.has_groups else None
+        columns = [name for name, held in corpus.metadata.items() if list(held) != groups]
+        columns += [] if groups is None else ["group"]  # its own field says nothing more
         columns = list(dict.fromkeys(columns))
     given = {name: column_values(corpus, name) for name in columns}
     if not given:

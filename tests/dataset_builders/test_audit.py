@@ -50,6 +50,16 @@ def test_a_column_the_neighbours_share_stands_out_and_another_does_not(marked) -
     assert low < 1 < high
 
 
+def test_the_field_that_groups_were_read_from_is_audited_once() -> None:
+    groups = ["a", "a", "b", "b", "c", "c"]
+    corpus = Corpus(
+        [f"d{i}" for i in range(6)], [f"t{i}" for i in range(6)], groups=groups,
+        metadata={"source": list(groups), "form": list("xyxyxy")},
+    )  # fmt: skip
+    vectors = np.eye(6, dtype=np.float32)
+    assert list(columns_of((corpus, vectors))) == ["form", "group"]
+
+
 def test_shares_and_random_rates_are_counted_over_the_same_pairs(marked) -> None:
     corpus, vectors = marked
     graph = build_graph(corpus, vectors)

@@ -5,12 +5,13 @@ import shutil
 import pytest
 from published_bench import publish
 
-from eval_mteb.benchmark import bench_tasks
+from eval_mteb.benchmark import OBLIQ_BENCH, bench_tasks
 from eval_mteb.evaluation import evaluate_system
 from eval_mteb.systems import bm25_system
 from eval_mteb.tasks import folder_task
 from obliq_hf.errors import DataError
 from obliq_hf.files import read_json
+from obliq_hf.hub import HubError
 
 
 def two_texts(parts):
@@ -95,3 +96,10 @@ def test_equal_rows_of_a_published_folder_are_collapsed_and_the_rest_is_counted(
     found = evaluate_system(bm25_system(), task, tmp_path / "a")
     expected = evaluate_system(bm25_system(), folder_task(bench, "math"), tmp_path / "b")
     assert read_json(found / "per_query.json") == read_json(expected / "per_query.json")
+
+
+def test_a_benchmark_that_cannot_be_had_is_named(hf_home):
+    with pytest.raises(
+        HubError, match=r"Writing.*mteb/OBLIQBenchRetrieval, revision .*cannot be had"
+    ):
+        next(t for t in OBLIQ_BENCH.tasks if "Writing" in t.metadata.name).load_data()
