@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from echo_task import ECHO
+from small_recipe import RECIPE, write_source
 from tiny_training import Stopped
 
 from obliq_hf.files import write_json
@@ -128,3 +130,13 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
 
     monkeypatch.setattr(ObliqTrainer, "training_step", stopping)
     return lambda number: step.__setitem__(0, number)
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory, tiny_model_dir):
+    folder = tmp_path_factory.mktemp("recipe")
+    source = write_source(folder / "source")
+    (folder / "echo.yaml").write_text(ECHO, encoding="utf-8")
+    text = RECIPE.format(source=source, base=tiny_model_dir)
+    (folder / "small.yaml").write_text(text, encoding="utf-8")
+    return folder / "small.yaml"

@@ -10,87 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from echo_task import ECHO
 
-from obliq_hf.errors import ObliqError
 from training_recipes.recipe import load_recipe
 from training_recipes.run import RecipeRun, run_recipe
 
-HABITS = {
-    "ann": "the old king said upon the night that he would then come home and it was cold",
-    "ben": "we saw red fire over the blue sea while they sang a song of war and peace",
-    "cat": "my little son my dear daughter there is no love without fear in this house",
-    "dan": "who would open the door when the horse is gone from the green field by the river",
-}
-
-
-def write_source(folder: Path) -> Path:
-    """A labelled folder: 4 hands x 4 works x 5 passages, queries of the user's own task."""
-    rng = np.random.default_rng(5)
-    words = " ".join(HABITS.values()).split()
-    rows, qrels, queries = [], [], []
-    for author, habit in HABITS.items():
-        own = habit.split()
-        for work in range(4):
-            for i in range(5):
-                picked = [str(rng.choice(own if rng.random() < 0.7 else words)) for _ in range(40)]
-                rows.append(
-                    {
-                        "_id": f"{author} {work}-{i}",
-                        "text": " ".join(picked),
-                        "metadata": {"author": author, "group": f"{author}-{work}", "one": "same"},
-                    }
-                )
-    for i, row in enumerate(rows[::8]):
-        half = row["text"].split()[5:20]
-        queries.append({"_id": f"q{i}", "text": "i remember " + " ".join(half), "metadata": {}})
-        qrels.append(f"q{i}\t{row['_id']}\t1")
-    base = folder / "tasks" / "echo"
-    (base / "qrels").mkdir(parents=True)
-    for name, lines in (("corpus.jsonl", rows), ("tasks/echo/queries.jsonl", queries)):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    (base / "qrels" / "test.tsv").write_text("\n".join(qrels) + "\n", encoding="utf-8")
-    training = [
-        {"query": "who can find " + " ".join(r["text"].split()[20:30]), "passage_id": r["_id"]}
-        for r in rows[1::4]
-    ]
-    (folder / "echo.jsonl").write_text(
-        "".join(json.dumps(r) + "\n" for r in training), encoding="utf-8", newline="\n"
-    )
-    return folder
-
-
-RECIPE = """\
-name: small
-seed: 3
-tasks: [echo.yaml]
-corpus: {{source: beir, path: {source}}}
-queries: {{source: path, path: {source}/echo.jsonl, tasks: [echo]}}
-graph: {{task: echo, k: 2, dose: 40, label: author}}
-training:
-  base: {base}
-  max_length: 96
-  learning_rate: 1.0e-3
-  batch_size: 8
-  repeat: {{queries: 2}}
-  save_steps: 2
-evaluation: {{depth: 50}}
-"""
-
-
-@pytest.fixture(scope="module")
-def recipe_file(tmp_path_factory, tiny_model_dir):
-    folder = tmp_path_factory.mktemp("recipe")
-    source = write_source(folder / "source")
-    (folder / "echo.yaml").write_text(ECHO, encoding="utf-8")
-    text = RECIPE.format(source=source, base=tiny_model_dir)
-    (folder / "small.yaml").write_text(text, encoding="utf-8")
-    return folder / "small.yaml"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -291,98 +219,6 @@ def test_nothing_published_names_a_place_of_this_machine(finished):
         assert os.environ.get("HOME", "/root") + "/" not in file.read_text(encoding="utf-8"), file
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--graph.task", "writing"], "graph.task: 'writing' is not among the recipe's tasks"),
-        (["--queries.source", "none", "--graph.task", "null"], "nothing to train on"),
-        (["--corpus.path", "nowhere"], "nowhere does not exist"),
-        (["--evaluation.corpus", "other"], "corpus.other_path"),
-        (["--graph.nieghbours", "random"], "did you mean"),
-        (["--evaluation.systems", "[bm52]"], "did you mean 'bm25'"),
-        (["--evaluation.systems", "[student, fusion]"], "fusion needs student and teacher"),
-        (["--queries.count", "3"], "goes with queries.source llm"),
-        (["--queries.path", "/nowhere.jsonl"], "queries.path: /nowhere.jsonl does not exist"),
-        (["--corpus.source", "classics"], "corpus.path: goes with corpus.source beir"),
-        (["--graph.teacher", "/nowhere"], "graph.teacher: teacher /nowhere: no such folder"),
-        (["--graph.teacher", "luar:/nowhere"], "graph.teacher: teacher /nowhere: no such folder"),
-        (["--graph.teacher", "rrivera1849/LUAR-MUD"], "graph.trust_remote_code: true"),
-        (["--graph.corpus", "/nowhere"], "graph.corpus: /nowhere is neither"),
-        (["--training.base", "/nowhere/x"], "training.base: '/nowhere/x'"),
-        (["--training.template", "instrct"], "training.template: .* mean 'instruct'"),
-        (["--training.lengths", "{ehco: 96}"], "training.lengths: no task 'ehco'; .* 'echo'"),
-        (["--training.lengths", "{echo: 200}"], "above training.max_length 96"),
-        (["--training.repeat", "{querys: 3}"], "training.repeat: .*'querys'; .* 'queries'"),
-        (["--training.repeat", "{echo-rows: 3}"], "training.repeat: no dataset 'echo-rows'"),
-    ],
-)
-def test_a_recipe_that_contradicts_itself_is_refused_before_anything_runs(
-    recipe_file, tmp_path, options, message
-):
-    with pytest.raises(ObliqError, match=message):
-        run_recipe(load_recipe(recipe_file, ["--out", str(tmp_path / "x"), *options]))
-    assert not (tmp_path / "x" / "corpus").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--evaluation.split", "tset"], "evaluation.split: .* no split 'tset'; .* 'test'"),
-        (["--training.dev_split", "tst"], "training.dev_split: .* split 'tst'; .* 'test'"),
-        (["--graph.label", "auhtor"], "graph.label: .*'auhtor'; did you mean 'author'"),
-        (["--graph.dose", "9999"], "graph.dose: 9999 pairs are more than 2 for each of 80"),
-        (["--corpus.group_field", "wrk"], "no field 'wrk'"),
-        (["--corpus.group_field", "one"], "every document belongs to the one group 'same'"),
-    ],
-)
-def test_what_only_the_corpus_can_contradict_is_told_before_any_other_stage(
-    recipe_file, tmp_path, monkeypatch, options, message
-):
-    monkeypatch.setattr(
-        "obliq_hf.teachers.load_teacher", lambda *_, **__: pytest.fail("a teacher was loaded")
-    )
-    out = tmp_path / "x"
-    for until in ("corpus", None):  # the corpus made now, and found
-        with pytest.raises(ObliqError, match=message):
-            assert run_recipe(load_recipe(recipe_file, ["--out", str(out), *options])) == until
-        assert not (out / "queries").exists()
-
-
-@pytest.mark.parametrize(
-    ("key", "place"),
-    [
-        ("corpus.path", "corpus"),
-        ("corpus.path", "corpus/deeper"),
-        ("corpus.path", "."),
-        ("queries.path", "queries/echo.jsonl"),
-        ("queries.path", "synthesis/echo/queries.jsonl"),
-        ("rows.path", "mixture/rows.parquet"),
-        ("graph.corpus", "corpus"),
-        ("graph.teacher", "teacher"),
-        ("training.base", "model"),
-    ],
-)
-def test_a_run_that_would_write_where_it_reads_is_refused_and_removes_nothing(
-    recipe_file, tmp_path, tiny_model_dir, key, place
-):
-    out = tmp_path / "mine"
-    shutil.copytree(recipe_file.parent / "source", out / "corpus")
-    shutil.copytree(recipe_file.parent / "source", out / "corpus" / "deeper")
-    for name in ("model", "teacher"):
-        shutil.copytree(tiny_model_dir, out / name)
-    for name in ("queries/echo.jsonl", "synthesis/echo/queries.jsonl", "mixture/rows.parquet"):
-        (out / name).parent.mkdir(parents=True)
-        shutil.copy(out / "corpus" / "echo.jsonl", out / name)
-    before = sorted(out.rglob("*"))
-    options = ["--out", str(out), f"--{key}", str(out / place)]
-    if key == "rows.path":
-        options += ["--rows.task", "echo"]
-    message = f"{key}: the run reads .* its stage .* writes .*/mine/"
-    with pytest.raises(ObliqError, match=message):
-        run_recipe(load_recipe(recipe_file, options))
-    assert [p for p in sorted(out.rglob("*")) if p.name != ".lock"] == before
-
-
 def test_a_teachers_revision_and_trust_reach_it_and_another_revision_is_another_teacher(
     recipe_file, tmp_path, monkeypatch
 ):
@@ -401,16 +237,6 @@ def test_a_teachers_revision_and_trust_reach_it_and_another_revision_is_another_
     )
     runs["v1"].teacher()
     assert (asked["revision"], asked["trust_remote_code"]) == ("v1", True)
-
-
-def test_no_recipe_that_ships_runs_code_of_others():
-    from training_recipes import recipe as module
-
-    shipped = Path(module.__file__).parent
-    files = [f for f in shipped.rglob("*.yaml") if "accelerate" not in f.parts]
-    assert len(files) > 10
-    for file in files:
-        assert "trust_remote_code" not in file.read_text(encoding="utf-8"), file
 
 
 def test_a_corpus_without_judgments_is_trained_on_and_not_scored(recipe_file, tmp_path, capsys):
