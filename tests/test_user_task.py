@@ -199,7 +199,7 @@ def test_the_readmes_way_with_a_corpus_of_ones_own_works_as_it_is_written(
     rng = np.random.default_rng(3)
     words = " ".join(HABITS.values()).split()
     rows = [
-        {"_id": f"c{i}", "text": " ".join(map(str, rng.choice(words, 40))), "author": f"a{i % 4}",
+        {"id": f"c{i}", "text": " ".join(map(str, rng.choice(words, 40))), "author": f"a{i % 4}",
          "thread": f"t{i // 2}"}
         for i in range(24)
     ]  # fmt: skip
