@@ -196,9 +196,9 @@ def measure(*, scale: float = 1.0) -> list[Row]:
         return [first, 2 * first, 4 * first]
 
     searched = by_size(
-        "exact search, 256 queries, top 100",
-        sizes(25_000),
-        lambda n: _search_calls(n, dimensions=384, queries=256, k=min(100, n // 2)),
+        "exact search, 500 queries, top 100",
+        sizes(50_000),
+        lambda n: _search_calls(n, dimensions=384, queries=500, k=min(100, n // 2)),
         unit="x 384",
         aims={
             "torch matmul + topk": 1.15,

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from obliq_hf.search.vectors import largest_norm_of, row_norms
+from obliq_hf.search.vectors import largest_norm_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from obliq_hf.search.products import SingleProduct
     from obliq_hf.search.vectors import Block, VectorSource
 
-__all__ = ["CandidatePool"]
+__all__ = ["TILE_ROWS", "CandidatePool"]
 
-_PAIR_ROWS = 1024  # query-document pairs scored in double precision at once
-_UNIT = float(np.finfo(np.float32).eps) / 2
-_TINY = float(np.finfo(np.float32).tiny)
+_PAIR_NUMBERS = 1 << 17  # multiplied in double precision at once; they stay in the cache
+TILE_ROWS = 2048  # with so many documents at once the scores stay in the cache
 
 
 class CandidatePool:
@@ -25,44 +25,45 @@ class CandidatePool:
 
     Args:
         queries: Float32 ``[q, d]``.
+        product: Multiplies them with documents.
         corpus: Where the documents come from; gives the rows that decide the order.
         width: Documents to find for every query.
-        hidden: Queries and rows, sorted by query, of the pairs that may not be found.
-        tile_rows: Most documents in one call of :meth:`add`.
+        hidden: Queries and rows of the pairs that may not be found.
     """
 
     def __init__(
         self,
         queries: NDArray[np.float32],
+        product: SingleProduct,
         corpus: VectorSource,
         width: int,
         hidden: tuple[NDArray[np.int64], NDArray[np.int64]],
-        tile_rows: int,
     ) -> None:
         self.queries = queries
+        self.product = product
         self.corpus = corpus
         self.width = width
         self.size = len(queries)
         order = np.argsort(hidden[1], kind="stable")
         self.hidden_query, self.hidden_row = hidden[0][order], hidden[1][order]
-        self.norms = row_norms(queries)
-        # |fl(x . y) - x . y| <= d u |x| |y| in any order of summation, for both sides of a
-        # comparison; the last term covers products that underflow.
-        dims = queries.shape[1]
-        self.slack = 2.02 * (dims + 2) * _UNIT * self.norms
-        self.floor = 2 * dims * _TINY
         self.longest = self.residual = 0.0
         self.kth = np.full(self.size, -np.inf, dtype=np.float32)
         self.bar = self.kth.copy()
         self.limit = 2 * self.size * width
         self.held = 0
         self.parts: list[tuple[NDArray, NDArray, NDArray]] = []
-        self.columns = np.ascontiguousarray(queries.T)  # the layout BLAS multiplies fastest
-        self.score_buffer = np.empty(self.size * tile_rows, dtype=np.float32)
-        self.mask_buffer = np.empty(self.size * tile_rows, dtype=bool)
 
     def add(self, block: Block) -> None:
         """Score documents and keep what can still be among the best."""
+        rows = min(TILE_ROWS, len(block.vectors))
+        scores = np.empty((rows, self.size), dtype=np.float32)
+        mask = np.empty((rows, self.size), dtype=bool)
+        for start in range(0, len(block.vectors), TILE_ROWS):
+            tile = block.vectors[start : start + TILE_ROWS]
+            part = block._replace(first=block.first + start, vectors=tile)
+            self._add_tile(part, scores[: len(tile)], mask[: len(tile)])
+
+    def _add_tile(self, block: Block, scores: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
         first, tile = block.first, block.vectors
         norm = block.largest_norm
         known = norm is not None
@@ -73,8 +74,7 @@ class CandidatePool:
             self.residual = max(self.residual, block.residual)
             self._set_bar()
         count = len(tile)
-        scores = self.score_buffer[: self.size * count].reshape(count, self.size)
-        np.matmul(tile, self.columns, out=scores)
+        self.product.multiply(tile, scores)
         if known and not np.isfinite(scores[:, 0]).all():
             largest_norm_of(tile, first, "documents")  # names the row
         low, high = np.searchsorted(self.hidden_row, (first, first + count))
@@ -84,7 +84,6 @@ class CandidatePool:
             cut = count - self.width
             self.kth = np.partition(scores.T.copy(), cut, axis=1)[:, cut].copy()
             self._set_bar()
-        mask = self.mask_buffer[: self.size * count].reshape(count, self.size)
         np.greater(scores, self.bar, out=mask)
         found = np.flatnonzero(mask)
         if len(found) == 0:
@@ -97,7 +96,8 @@ class CandidatePool:
 
     def _set_bar(self) -> None:
         """A score must be above ``bar`` to be kept: the k-th best less twice the error."""
-        margin = self.slack * self.longest + 2 * self.residual * self.norms + self.floor
+        margin = self.product.margin(self.longest, self.kth)
+        margin += 2 * self.residual * self.product.norms
         self.bar = np.nextafter((self.kth - margin).astype(np.float32), np.float32(-np.inf))
 
     def _collect(self) -> tuple[NDArray, NDArray, NDArray]:
@@ -138,9 +138,11 @@ class CandidatePool:
     def _exact(self, query: NDArray, row: NDArray) -> NDArray[np.float32]:
         """Inner products in double precision, one order of summation, rounded to float32."""
         exact = np.empty(len(query), dtype=np.float32)
-        products = np.empty((min(_PAIR_ROWS, len(query)), self.queries.shape[1]))
-        for start in range(0, len(query), _PAIR_ROWS):
-            part = slice(start, start + _PAIR_ROWS)
+        dims = self.queries.shape[1]
+        rows = max(1, _PAIR_NUMBERS // max(1, dims))
+        products = np.empty((min(rows, len(query)), dims))
+        for start in range(0, len(query), rows):
+            part = slice(start, start + rows)
             documents = self.corpus.take(row[part])
             out = products[: len(documents)]
             np.multiply(documents, self.queries[query[part]], out=out, dtype=np.float64)
@@ -150,10 +152,11 @@ class CandidatePool:
     def finish(
         self, rows: NDArray[np.int64], scores: NDArray[np.float32], counts: NDArray[np.int64]
     ) -> None:
-        """Write the best candidates in their final order into the given arrays."""
+        """Write the best candidates in their final order into the given arrays, and let go."""
         if self.held > self.size * self.width:
             self._shrink()
         query, row, _ = self._collect()
+        self.parts.clear()
         exact = self._exact(query, row)
         best = _best(query, exact, self.width)
         query, row, exact = query[best], row[best], exact[best]

@@ -1,26 +1,30 @@
 """Exact inner-product search over document vectors in memory or in a memory-mapped file.
 
 Engine: blocked matrix products, and a running threshold per query, so that almost no score of a
-block needs to be looked at again. Single precision only nominates: whatever lies within the
-rounding error of the k-th score is kept, and the final order comes from double-precision inner
-products. The result is therefore the same for every block size and number of threads, and
-documents with equal vectors really tie.
+block needs to be looked at again. Single precision, or bfloat16 where the processor multiplies it
+natively, only nominates: whatever lies within the rounding error of the k-th score is kept, and the
+final order comes from double-precision inner products. The result is therefore the same for every
+processor, block size and number of threads, and documents with equal vectors really tie.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.search.candidates import CandidatePool
+from obliq_hf.search.candidates import TILE_ROWS, CandidatePool
 from obliq_hf.search.exclusions import flatten_exclusions
-from obliq_hf.search.vectors import Block, as_source, check_vectors
+from obliq_hf.search.products import BrainFloatProduct, SingleProduct, brain_floats_are_native
+from obliq_hf.search.vectors import as_source, check_vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -28,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Hits", "search", "top_k"]
 
-_QUERY_ROWS = 512  # queries scored at once; with _TILE_ROWS the scores stay in the cache
-_TILE_ROWS = 2048
+_QUERY_ROWS = 512  # queries scored at once; with TILE_ROWS the scores stay in the cache
+_THREAD_QUERIES = 64  # with fewer, a thread of its own costs more than it saves
 _BLOCK_BYTES = 64 << 20  # single-precision bytes of documents read and cast at once
 
 
@@ -119,7 +123,7 @@ def top_k(
     if k < 1:
         raise ObliqError(f"k must be at least 1, not {k}")
     if block_rows is None:
-        block_rows = max(_TILE_ROWS, _BLOCK_BYTES // (4 * max(1, dimensions)))
+        block_rows = max(TILE_ROWS, _BLOCK_BYTES // (4 * max(1, dimensions)))
     elif block_rows < 1:
         raise ObliqError(f"block_rows must be at least 1, not {block_rows}")
     width = min(k, size)
@@ -127,27 +131,53 @@ def top_k(
     rows = np.zeros((len(questions), width), dtype=np.int64)
     scores = np.full((len(questions), width), -np.inf, dtype=np.float32)
     counts = np.zeros(len(questions), dtype=np.int64)
-    pools = []
-    for start in range(0, len(questions), _QUERY_ROWS):
-        stop = min(start + _QUERY_ROWS, len(questions))
-        low, high = np.searchsorted(hidden[0], (start, stop))
-        pool_hidden = (hidden[0][low:high] - start, hidden[1][low:high])
-        pools.append(CandidatePool(questions[start:stop], corpus, width, pool_hidden, _TILE_ROWS))
-    for block in corpus.blocks(block_rows):
-        for pool in pools:
-            for offset in range(0, len(block.vectors), _TILE_ROWS):
-                pool.add(
-                    Block(
-                        block.first + offset,
-                        block.vectors[offset : offset + _TILE_ROWS],
-                        block.largest_norm,
-                        block.residual,
-                    )
-                )
-    start = 0
-    while pools:
-        pool = pools.pop(0)
-        stop = start + pool.size
-        pool.finish(rows[start:stop], scores[start:stop], counts[start:stop])
-        start = stop
+    native = len(questions) >= 2 * _THREAD_QUERIES and brain_floats_are_native()
+    product = BrainFloatProduct if native else SingleProduct
+    threads = _useful_threads(len(questions)) if native else 1  # BLAS has threads of its own
+    step = max(1, min(_QUERY_ROWS, -(-len(questions) // threads)))
+    parts = [slice(start, start + step) for start in range(0, len(questions), step)]
+    with _side_by_side(threads) as each_of:
+        pools = []
+        for part in parts:
+            low, high = np.searchsorted(hidden[0], (part.start, part.stop))
+            own = (hidden[0][low:high] - part.start, hidden[1][low:high])
+            asked = questions[part]
+            pools.append(CandidatePool(asked, product(asked), corpus, width, own))
+
+        def finish(pool: CandidatePool, part: slice) -> None:
+            pool.finish(rows[part], scores[part], counts[part])
+
+        for block in corpus.blocks(block_rows):
+            list(each_of(CandidatePool.add, pools, repeat(block)))  # raises what they raise
+        list(each_of(finish, pools, parts))
     return rows, scores, counts
+
+
+def _useful_threads(queries: int) -> int:
+    """Threads among which so many queries are worth dividing."""
+    import torch
+
+    return min(torch.get_num_threads(), max(1, queries // _THREAD_QUERIES))
+
+
+@contextmanager
+def _side_by_side(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A ``map`` whose calls run in threads, each with its share of the cores.
+
+    What follows a matrix product would else run on one core, and outlast a product on many.
+    """
+    if threads == 1:
+        yield map
+        return
+    import torch
+    from threadpoolctl import ThreadpoolController
+
+    share = torch.get_num_threads() // threads
+    openmp = ThreadpoolController().select(user_api="openmp")
+
+    def begin() -> None:
+        torch.get_num_threads()  # its first call in a thread sets the number, which we then change
+        openmp.limit(limits=share)  # of this thread alone
+
+    with ThreadPoolExecutor(threads, initializer=begin) as executor:
+        yield executor.map

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from obliq_hf.errors import ObliqError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "Block",
     "VectorSource",
     "as_source",
+    "as_tensor",
     "cast_half",
     "check_vectors",
     "largest_norm_of",
@@ -56,7 +59,10 @@ class VectorSource(Protocol):
         ...
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The given rows, float32 ``[len(rows), d]``; their inner products decide the order."""
+        """The given rows, float32 ``[len(rows), d]``; their inner products decide the order.
+
+        Several threads may call it at once.
+        """
         ...
 
 
@@ -162,13 +168,28 @@ def cast_half(source: NDArray[np.float16], target: NDArray[np.float32]) -> None:
     Pieces stay below the size at which torch starts its own threads, which would compete with
     those of the matrix product.
     """
+    half, single = as_tensor(np.asarray(source).reshape(-1)), as_tensor(target.reshape(-1))
+    for start in range(0, len(half), _CAST_ELEMENTS):
+        single[start : start + _CAST_ELEMENTS].copy_(half[start : start + _CAST_ELEMENTS])
+
+
+def as_tensor(array: NDArray) -> torch.Tensor:
+    """The same memory as a torch tensor; what is read-only, as a memory map, must only be read."""
+    import torch
+
+    _accept_read_only()
+    return torch.from_numpy(array)
+
+
+@cache
+def _accept_read_only() -> None:
+    """Let torch give its warning of read-only arrays, which it gives once a process, unheard."""
     import warnings
 
     import torch
 
+    array = np.zeros(1)
+    array.flags.writeable = False
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        half = torch.from_numpy(np.asarray(source).reshape(-1))
-    single = torch.from_numpy(target.reshape(-1))
-    for start in range(0, len(half), _CAST_ELEMENTS):
-        single[start : start + _CAST_ELEMENTS].copy_(half[start : start + _CAST_ELEMENTS])
+        warnings.simplefilter("ignore")
+        torch.from_numpy(array)

@@ -1,18 +1,35 @@
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from obliq_hf.errors import ObliqError
-from obliq_hf.search import dense
+from obliq_hf.search import candidates, dense
 from obliq_hf.search.dense import search, top_k
+from obliq_hf.search.products import brain_floats_are_native
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(scope="module", params=["single precision", "bfloat16"], autouse=True)
+def nominator(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of it holds for both products, of which few queries take the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "bfloat16":
+            if not brain_floats_are_native():
+                pytest.skip("this processor has no instructions for bfloat16")
+            patch.setattr(dense, "_THREAD_QUERIES", 1)
+        else:
+            patch.setattr(dense, "brain_floats_are_native", lambda: False)
+        yield
 
 
 def unit(rng: np.random.Generator, rows: int, dims: int) -> np.ndarray:
@@ -52,7 +69,7 @@ def test_every_block_size_gives_the_exact_order(block_rows, k):
 
 
 def test_blocks_and_query_groups_larger_than_one_tile_give_the_exact_order(monkeypatch):
-    monkeypatch.setattr(dense, "_TILE_ROWS", 32)
+    monkeypatch.setattr(candidates, "TILE_ROWS", 32)
     monkeypatch.setattr(dense, "_QUERY_ROWS", 4)
     rng = np.random.default_rng(4)
     documents, queries = unit(rng, 1000, 16), unit(rng, 11, 16)
@@ -104,6 +121,29 @@ def test_repeated_documents_scattered_through_a_large_corpus_keep_row_order():
         copies = np.flatnonzero((documents == documents[found.rows[-1]]).all(axis=1))
         taken = found.rows[found.scores == lowest]
         assert taken.tolist() == copies[: len(taken)].tolist()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e15])
+def test_documents_that_differ_by_less_than_a_product_shows_are_told_apart(scale):
+    rng = np.random.default_rng(11)
+    documents = unit(rng, 1, 64) + rng.standard_normal((3000, 64)).astype(np.float32) * 1e-5
+    documents = np.concatenate([unit(rng, 3000, 64), documents]) * np.float32(scale)
+    queries = documents[[3000, 3001, 17, 4500]] / np.float32(scale)
+    assert_same(search(queries, documents, 20), reference(queries, documents, 20))
+
+
+def test_the_threads_of_a_search_leave_those_of_torch_and_numpy_as_they_were():
+    from threadpoolctl import threadpool_info
+
+    rng = np.random.default_rng(12)
+    documents, queries = unit(rng, 3000, 16), unit(rng, 200, 16)
+    before = threadpool_info(), torch.get_num_threads()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        documents.flags.writeable = False
+        found = search(queries, documents, 3)
+    assert (threadpool_info(), torch.get_num_threads()) == before
+    assert_same(found[:20], reference(queries[:20], documents, 3))
 
 
 def test_exclusions_are_applied_before_the_cut_so_that_k_hits_come_back():
