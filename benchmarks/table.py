@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import time
@@ -59,7 +58,9 @@ class Row:
         return reached <= self.aims[label]
 
     def grows_no_faster(self, tolerance: float = 0.1) -> bool | None:
-        """Whether ours grows no faster than what it builds on, from the first size to the last.
+        """Whether ours grows no faster than what it builds on.
+
+        Judged by the last doubling: in it, what does not depend on the size weighs least.
 
         Args:
             tolerance: Share of the other's growth that ours may be above it.
@@ -69,7 +70,7 @@ class Row:
         """
         if not self.growth or not self.growth_beside:
             return None
-        return math.prod(self.growth) <= math.prod(self.growth_beside) * (1 + tolerance)
+        return self.growth[-1] <= self.growth_beside[-1] * (1 + tolerance)
 
     @property
     def missed(self) -> list[str]:
