@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.hub.card_header import CardHeader, split_card
+from obliq_hf.hub.repository import HubError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["HeaderItem", "MergedCard", "merge_card"]
+__all__ = ["HeaderItem", "MergedCard", "merge_card", "published_header", "published_items"]
 
 _CHECKSUM = re.compile(r"\n<!-- obliq: renewed by each push unless edited; ([0-9a-f]{16}) -->\n\Z")
 _PART = re.compile(r"<!-- obliq: part (\S+) -->\n")
@@ -79,7 +80,8 @@ def merge_card(
         dropped: ``(key, same)`` of items to remove from such lists.
         owned: Keys of the header that this push sets whatever stood there; other keys of the
             new card are added only where they are missing, and not to a card edited by hand.
-        replace: Write the text anew even where it was edited.
+        replace: Write the text anew even where it was edited, and the header's keys. Items of
+            lists that others own stay, as far as the published header can be read.
 
     Returns:
         The merged card. A part that equals the published one changes nothing.
@@ -90,11 +92,20 @@ def merge_card(
     _, new_yaml, _, new_body = split_card(new)
     wanted = CardHeader(new_yaml, "the new card").data
     notes: list[str] = []
-    opening, old_yaml, closing, old_body = split_card("" if replace or old is None else old)
+    opening, _, closing, old_body = split_card(old or "")
     parts = _parts(old_body) if old_body.strip() else {}
-    header = CardHeader(old_yaml, where)
+    header = published_header(old, where, broken_is_empty=replace)
+    if header is None:
+        notes.append(
+            f"{where}: its YAML header could not be read; whatever else it named, such as other "
+            "configs and results, stands in the card no more"
+        )
+        opening, closing, header = "", "", CardHeader("", where)
+    if replace and parts is None:
+        parts = {}
+    lists = {"model-index", *(item.key for item in items), *(key for key, _ in dropped)}
     for key, value in wanted.items():
-        if key in owned:
+        if key in owned or (replace and key not in lists):
             header.set(key, value)
         elif parts is not None:
             header.add(key, value)
@@ -114,13 +125,32 @@ def merge_card(
     return MergedCard(f"{opening}{header.text}{closing}{body}", notes)
 
 
+def published_header(
+    old: str | None, where: str, *, broken_is_empty: bool = False
+) -> CardHeader | None:
+    """The header of a published card, an empty one where there is none.
+
+    Args:
+        old: The card, or None.
+        where: What it is, for messages.
+        broken_is_empty: Give None for broken YAML instead of raising.
+
+    Raises:
+        HubError: The header is broken YAML.
+    """
+    try:
+        return CardHeader(split_card(old or "")[1], where)
+    except HubError:
+        if broken_is_empty:
+            return None
+        raise
+
+
 def published_items(old: str | None, where: str, key: str) -> list[Mapping[str, Any]]:
     """The items of one list in a published card's header; none where there is no card.
 
     Raises:
         HubError: The header is broken YAML.
     """
-    if old is None:
-        return []
-    _, text, _, _ = split_card(old)
-    return [item for item in CardHeader(text, where).items(key) if isinstance(item, dict)]
+    header = published_header(old, where)
+    return [item for item in header.items(key) if isinstance(item, dict)] if header else []

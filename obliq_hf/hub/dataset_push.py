@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from obliq_hf.errors import DataError
 from obliq_hf.files import content_hash
 from obliq_hf.hub.card_header import CardHeader, split_card
-from obliq_hf.hub.cards import HeaderItem, merge_card
+from obliq_hf.hub.cards import HeaderItem, merge_card, published_header
 from obliq_hf.hub.names import check_config_names, check_repo_path, check_tag
 from obliq_hf.hub.parquet import SHARD_BYTES, DatasetConfig, StagedSplit, count_rows, write_split
 from obliq_hf.hub.push import check_public, check_push, push_change, read_text
@@ -248,18 +248,18 @@ def push_dataset(
 def _check_published(
     repository: Repository, now: Snapshot | None, names: Sequence[str], replace_card: bool
 ) -> None:
-    if now is None or replace_card:
+    if now is None:
         return
     text = read_text(repository, "README.md", now)
     where = f"{repository.place}: README.md"
-    configs: list[str] = []
-    if text is not None:
-        header = CardHeader(split_card(text)[1], where)
-        configs = [
-            str(item["config_name"])
-            for item in header.items("configs")
-            if isinstance(item, dict) and "config_name" in item
-        ]
+    header = published_header(text, where, broken_is_empty=replace_card)
+    if header is None:
+        return
+    configs = [
+        str(item["config_name"])
+        for item in header.items("configs")
+        if isinstance(item, dict) and "config_name" in item
+    ]
     check_config_names(names, configs)
     if not configs:
         data = [path for path in now.files if _DATA.search(path)]
@@ -288,12 +288,12 @@ def _stale(
     replace_card: bool,
 ) -> set[str]:
     """Files that earlier pushes of these configs have left and nothing names any more."""
-    if old is None or now is None or replace_card:
+    if old is None or now is None:
         return set()
-    items = CardHeader(split_card(old)[1], where).items("configs")
-    own: set[str] = set()
+    header = published_header(old, where, broken_is_empty=replace_card)
+    own = {p for i in staged.header_items() if i.key == "configs" for p in _patterns(i.item)}
     others: set[str] = set()
-    for item in items:
+    for item in header.items("configs") if header else []:
         if isinstance(item, dict):
             (own if item.get("config_name") in mine else others).update(_patterns(item))
     written = {file.path for file in staged.files()}

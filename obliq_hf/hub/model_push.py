@@ -9,7 +9,7 @@ import yaml
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.hub.card_header import CardHeader, split_card
-from obliq_hf.hub.cards import merge_card
+from obliq_hf.hub.cards import merge_card, published_header
 from obliq_hf.hub.names import check_repo_path, check_tag
 from obliq_hf.hub.push import check_public, check_push, push_change, read_text
 from obliq_hf.hub.repository import Change, HubError, LocalFile, Pushed, Repository, Snapshot
@@ -74,8 +74,8 @@ def check_target(
     repository.check_access(create_pr=create_pr, private=private)
     now = repository.snapshot()
     _check_kind(repository, now, kind)
-    old = None if replace_card else read_text(repository, "README.md", now)
-    CardHeader(split_card(old or "")[1], f"{repository.place}: README.md")
+    old = read_text(repository, "README.md", now)
+    published_header(old, f"{repository.place}: README.md", broken_is_empty=replace_card)
     return now
 
 

@@ -109,9 +109,32 @@ def test_a_card_with_broken_yaml_is_left_alone(repository: Repository, hub: Loca
     with pytest.raises(HubError, match=r"README\.md: its YAML header cannot be read \(line \d"):
         push(repository, config("a", rows=5))
     assert readme(repository) == broken
-    push(repository, config("a", rows=5), replace_card=True)
+    pushed = push(repository, config("a", rows=5), replace_card=True)
     assert "My text" not in readme(repository)
     assert header(repository)["license"] == "cc-by-4.0"
+    assert any("header could not be read" in note for note in pushed.notes)
+
+
+def test_a_card_written_anew_keeps_the_other_configs_and_leaves_no_shard_behind(
+    repository: Repository, hub: LocalHub, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("obliq_hf.hub.parquet._GROUP_ROWS", 1)
+    monkeypatch.setattr("obliq_hf.hub.parquet._BATCH", 1)
+    push(repository, config("a", rows=4), config("b"), shard_bytes=1)
+    head, body = readme(repository).split("\n---\n", 1)
+    edited = head.replace("cc-by-4.0", "mit") + "\nmine: kept\n---\nMy text.\n" + body
+    overwrite(repository, hub, edited)
+    push(repository, config("a", rows=2), shard_bytes=1, replace_card=True)
+    assert "My text" not in readme(repository)
+    assert header(repository)["license"] == "cc-by-4.0"
+    assert header(repository)["mine"] == "kept"
+    assert {c["config_name"] for c in header(repository)["configs"]} == {"a", "b"}
+    assert texts(repository, tmp_path, "a") == ["text 0", "text 1"]
+    assert len(texts(repository, tmp_path, "b")) == 3
+    overwrite(repository, hub, "---\ntags: [a, b\n---\nBroken.\n")
+    push(repository, config("a", rows=1), shard_bytes=1, replace_card=True)
+    assert texts(repository, tmp_path, "a") == ["text 0"]
+    assert any(path.startswith("b/") for path in files(repository))
 
 
 def test_data_without_configs_in_the_repository_are_not_hidden(hub: LocalHub, remote: Any) -> None:
