@@ -161,7 +161,7 @@ def write_index(folder: Path, rows: int, dimensions: int, *, shard_rows: int = 1
 
 def read_and_multiply(folder: Path, dimensions: int, queries: NDArray[np.float32]) -> None:
     """The least that a search must do: read every file once, and multiply."""
-    from obliq_hf.search.vectors import cast_half
+    from obliq_hf.search.tensors import cast_half
 
     columns = np.ascontiguousarray(queries.T)
     single = np.empty((2048, dimensions), dtype=np.float32)

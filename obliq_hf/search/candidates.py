@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from obliq_hf.search.products import Float32Product
 from obliq_hf.search.vectors import largest_norm_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from obliq_hf.search.products import SingleProduct
+    from obliq_hf.search.products import Product
     from obliq_hf.search.vectors import Block, VectorSource
 
 __all__ = ["TILE_ROWS", "CandidatePool"]
 
 _PAIR_NUMBERS = 1 << 17  # multiplied in double precision at once; they stay in the cache
 TILE_ROWS = 2048  # with so many documents at once the scores stay in the cache
+_CROWD = 3  # times as many candidates as are wanted: the product is too coarse for such scores
 
 
 class CandidatePool:
@@ -34,7 +36,7 @@ class CandidatePool:
     def __init__(
         self,
         queries: NDArray[np.float32],
-        product: SingleProduct,
+        product: Product,
         corpus: VectorSource,
         width: int,
         hidden: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -72,6 +74,8 @@ class CandidatePool:
         if norm > self.longest or block.residual > self.residual:
             self.longest = max(self.longest, norm)
             self.residual = max(self.residual, block.residual)
+            if self.longest * self.product.norms.max() > self.product.largest:
+                self._multiply_finely()
             self._set_bar()
         count = len(tile)
         self.product.multiply(tile, scores)
@@ -80,12 +84,17 @@ class CandidatePool:
         low, high = np.searchsorted(self.hidden_row, (first, first + count))
         if high > low:
             scores[self.hidden_row[low:high] - first, self.hidden_query[low:high]] = -np.inf
-        if not self.parts and count > self.width:
+        opening = not self.parts and count > self.width
+        if opening:
             cut = count - self.width
             self.kth = np.partition(scores.T.copy(), cut, axis=1)[:, cut].copy()
             self._set_bar()
         np.greater(scores, self.bar, out=mask)
         found = np.flatnonzero(mask)
+        if opening and self._is_too_coarse(len(found)):
+            self._multiply_finely()
+            self._add_tile(block, scores, mask)
+            return
         if len(found) == 0:
             return
         place, query = np.divmod(found, self.size)
@@ -96,9 +105,21 @@ class CandidatePool:
 
     def _set_bar(self) -> None:
         """A score must be above ``bar`` to be kept: the k-th best less twice the error."""
-        margin = self.product.margin(self.longest, self.kth)
-        margin += 2 * self.residual * self.product.norms
-        self.bar = np.nextafter((self.kth - margin).astype(np.float32), np.float32(-np.inf))
+        margin = self.product.margin(self.longest, self.residual, self.kth)
+        with np.errstate(over="ignore"):
+            bar = (self.kth - margin).astype(np.float32)
+        self.bar = np.nextafter(bar, np.float32(-np.inf))
+
+    def _is_too_coarse(self, candidates: int) -> bool:
+        """Whether scores lie so close together that the product tells too few of them apart."""
+        fine = isinstance(self.product, Float32Product)
+        return not fine and candidates > _CROWD * self.size * self.width
+
+    def _multiply_finely(self) -> None:
+        """Go on in single precision, with exact scores of all candidates so far."""
+        self.product = Float32Product(self.queries)
+        query, row, _ = self._collect()
+        self._keep_best(query, row, self._exact(query, row))
 
     def _collect(self) -> tuple[NDArray, NDArray, NDArray]:
         """All candidates by query, within a query by ascending row."""
@@ -111,7 +132,12 @@ class CandidatePool:
 
     def _shrink(self) -> None:
         """Raise the bar to the k-th best of all candidates and drop what is below it."""
-        query, row, score = self._collect()
+        self._keep_best(*self._collect())
+        if self._is_too_coarse(self.held):
+            self._multiply_finely()
+
+    def _keep_best(self, query: NDArray, row: NDArray, score: NDArray) -> None:
+        """Set the bar by candidates that come by query and row, and keep those above it."""
         counts = np.bincount(query, minlength=self.size)
         place = np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
         spread = np.full((self.size, max(int(counts.max()), self.width)), -np.inf, np.float32)
@@ -123,7 +149,9 @@ class CandidatePool:
         query, row, score = query[keep], row[keep], score[keep]
         counts = np.bincount(query, minlength=self.size)
         crowded = counts > 4 * self.width + 256
-        if crowded.any():  # many ties at the k-th place: settle them now, exactly
+        if crowded.any() and not self._is_too_coarse(
+            len(query)
+        ):  # many ties at the k-th place: settle them now, exactly
             chosen = crowded[query]
             exact = self._exact(query[chosen], row[chosen])
             best = _best(query[chosen], exact, self.width)
@@ -131,7 +159,7 @@ class CandidatePool:
             keep = ~chosen
             keep[np.flatnonzero(chosen)[best]] = True
             query, row, score = query[keep], row[keep], score[keep]
-        self.parts = [(query.astype(np.uint16), row, score)]
+        self.parts = [(query.astype(np.uint16), row, score)] if len(query) else []
         self.held = len(query)
         self.limit = max(2 * self.size * self.width, 2 * self.held)
 

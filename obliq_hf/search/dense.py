@@ -20,8 +20,8 @@ import numpy as np
 from obliq_hf.errors import ObliqError
 from obliq_hf.search.candidates import TILE_ROWS, CandidatePool
 from obliq_hf.search.exclusions import flatten_exclusions
-from obliq_hf.search.products import BrainFloatProduct, SingleProduct, brain_floats_are_native
-from obliq_hf.search.vectors import as_source, check_vectors
+from obliq_hf.search.products import BFloat16Product, Float32Product, bfloat16_is_native
+from obliq_hf.search.vectors import as_source, check_vectors, largest_norm_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +34,7 @@ __all__ = ["Hits", "search", "top_k"]
 
 _QUERY_ROWS = 512  # queries scored at once; with TILE_ROWS the scores stay in the cache
 _THREAD_QUERIES = 64  # with fewer, a thread of its own costs more than it saves
+_NATIVE_QUERIES = 128  # with fewer, rounding the documents costs more than it saves
 _BLOCK_BYTES = 64 << 20  # single-precision bytes of documents read and cast at once
 
 
@@ -63,12 +64,15 @@ def search(
 ) -> list[Hits]:
     """Find the ``k`` documents of highest inner product with every query.
 
-    Vectors are taken as they are: cosine similarity needs unit vectors.
+    Vectors are taken as they are: cosine similarity needs unit vectors. 128 queries or more are
+    divided among threads, in a process that has loaded torch, on a processor that multiplies
+    bfloat16 natively.
 
     Args:
         queries: Float vectors ``[q, d]``.
         documents: Float vectors ``[n, d]``: an array, a memory map or another source, in single
-            or half precision; other precisions are cast to single, block by block.
+            or half precision; other precisions are cast to single, block by block. Several
+            threads may call a source's ``take`` at once.
         k: Hits per query; when fewer documents are admissible, all of them are returned.
         excluded: For every query the document rows that may not be returned, in any order;
             they are removed before the best ``k`` are taken.
@@ -131,40 +135,44 @@ def top_k(
     rows = np.zeros((len(questions), width), dtype=np.int64)
     scores = np.full((len(questions), width), -np.inf, dtype=np.float32)
     counts = np.zeros(len(questions), dtype=np.int64)
-    native = len(questions) >= 2 * _THREAD_QUERIES and brain_floats_are_native()
-    product = BrainFloatProduct if native else SingleProduct
-    threads = _useful_threads(len(questions)) if native else 1  # BLAS has threads of its own
-    step = max(1, min(_QUERY_ROWS, -(-len(questions) // threads)))
+    product, threads, step = _plan(len(questions))
     parts = [slice(start, start + step) for start in range(0, len(questions), step)]
-    with _side_by_side(threads) as each_of:
-        pools = []
-        for part in parts:
-            low, high = np.searchsorted(hidden[0], (part.start, part.stop))
-            own = (hidden[0][low:high] - part.start, hidden[1][low:high])
-            asked = questions[part]
-            pools.append(CandidatePool(asked, product(asked), corpus, width, own))
 
-        def finish(pool: CandidatePool, part: slice) -> None:
-            pool.finish(rows[part], scores[part], counts[part])
+    def begin(part: slice) -> CandidatePool:
+        low, high = np.searchsorted(hidden[0], (part.start, part.stop))
+        own = (hidden[0][low:high] - part.start, hidden[1][low:high])
+        return CandidatePool(questions[part], product(questions[part]), corpus, width, own)
 
+    def finish(pool: CandidatePool, part: slice) -> None:
+        pool.finish(rows[part], scores[part], counts[part])
+
+    with _thread_map(threads) as each_of:
+        pools = list(each_of(begin, parts))  # in the threads: torch's own stay unused here
         for block in corpus.blocks(block_rows):
-            list(each_of(CandidatePool.add, pools, repeat(block)))  # raises what they raise
+            if block.largest_norm is None:
+                norm = largest_norm_of(block.vectors, block.first, "documents")
+                block = block._replace(largest_norm=norm)
+            list(each_of(CandidatePool.add, pools, repeat(block)))  # raises what a thread raised
         list(each_of(finish, pools, parts))
     return rows, scores, counts
 
 
-def _useful_threads(queries: int) -> int:
-    """Threads among which so many queries are worth dividing."""
+def _plan(queries: int) -> tuple[type[BFloat16Product | Float32Product], int, int]:
+    """The product, the threads that work side by side, and the queries of one part of the work."""
+    if queries < _NATIVE_QUERIES or not bfloat16_is_native():
+        return Float32Product, 1, _QUERY_ROWS  # numpy's product has threads of its own
     import torch
 
-    return min(torch.get_num_threads(), max(1, queries // _THREAD_QUERIES))
+    threads = max(1, min(torch.get_num_threads(), queries // _THREAD_QUERIES))
+    rounds = -(-queries // (threads * _QUERY_ROWS))
+    return BFloat16Product, threads, -(-queries // (threads * rounds))
 
 
 @contextmanager
-def _side_by_side(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
+def _thread_map(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
     """A ``map`` whose calls run in threads, each with its share of the cores.
 
-    What follows a matrix product would else run on one core, and outlast a product on many.
+    numpy sifts scores on one core; with one thread per part of the queries, all cores sift.
     """
     if threads == 1:
         yield map
@@ -175,9 +183,9 @@ def _side_by_side(threads: int) -> Iterator[Callable[..., Iterator[Any]]]:
     share = torch.get_num_threads() // threads
     openmp = ThreadpoolController().select(user_api="openmp")
 
-    def begin() -> None:
+    def limit_openmp() -> None:
         torch.get_num_threads()  # its first call in a thread sets the number, which we then change
         openmp.limit(limits=share)  # of this thread alone
 
-    with ThreadPoolExecutor(threads, initializer=begin) as executor:
+    with ThreadPoolExecutor(threads, initializer=limit_openmp) as executor:
         yield executor.map

@@ -17,7 +17,8 @@ import numpy as np
 
 from obliq_hf.errors import DataError, ObliqError, nearest
 from obliq_hf.files import atomic_path
-from obliq_hf.search.vectors import cast_half, row_norms
+from obliq_hf.search.tensors import cast_half
+from obliq_hf.search.vectors import row_norms
 
 if TYPE_CHECKING:
     from pathlib import Path

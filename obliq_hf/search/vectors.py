@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from obliq_hf.errors import ObliqError
+from obliq_hf.search.tensors import cast_half
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
@@ -20,14 +19,11 @@ __all__ = [
     "Block",
     "VectorSource",
     "as_source",
-    "as_tensor",
-    "cast_half",
     "check_vectors",
     "largest_norm_of",
     "row_norms",
 ]
-
-_CAST_ELEMENTS = 32_768  # torch casts this many values without waking its thread pool
+_SQUARES_UNDERFLOW = 1e-30  # below it, squares in single precision say little of a norm
 
 
 class Block(NamedTuple):
@@ -107,6 +103,8 @@ def largest_norm_of(block: NDArray[np.float32], first: int, name: str) -> float:
                 f"({len(bad)} such rows in rows {first} to {first + len(block) - 1})"
             )
         raise ObliqError(f"{name} rows {first} to {first + len(block) - 1} overflow float32")
+    if largest < _SQUARES_UNDERFLOW:
+        return float(row_norms(block).max())
     return float(np.sqrt(largest))
 
 
@@ -160,36 +158,3 @@ def as_source(documents: ArrayLike | VectorSource) -> VectorSource:
     if hasattr(documents, "blocks") and hasattr(documents, "take"):
         return cast("VectorSource", documents)
     return ArraySource(_as_matrix(documents, "documents"))
-
-
-def cast_half(source: NDArray[np.float16], target: NDArray[np.float32]) -> None:
-    """Cast half to single precision with torch, twenty times as fast as numpy.
-
-    Pieces stay below the size at which torch starts its own threads, which would compete with
-    those of the matrix product.
-    """
-    half, single = as_tensor(np.asarray(source).reshape(-1)), as_tensor(target.reshape(-1))
-    for start in range(0, len(half), _CAST_ELEMENTS):
-        single[start : start + _CAST_ELEMENTS].copy_(half[start : start + _CAST_ELEMENTS])
-
-
-def as_tensor(array: NDArray) -> torch.Tensor:
-    """The same memory as a torch tensor; what is read-only, as a memory map, must only be read."""
-    import torch
-
-    _accept_read_only()
-    return torch.from_numpy(array)
-
-
-@cache
-def _accept_read_only() -> None:
-    """Let torch give its warning of read-only arrays, which it gives once a process, unheard."""
-    import warnings
-
-    import torch
-
-    array = np.zeros(1)
-    array.flags.writeable = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.from_numpy(array)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +16,7 @@ from hypothesis import strategies as st
 from obliq_hf.errors import ObliqError
 from obliq_hf.search import candidates, dense
 from obliq_hf.search.dense import search, top_k
-from obliq_hf.search.products import brain_floats_are_native
+from obliq_hf.search.vectors import Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,16 +24,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module", params=["single precision", "bfloat16"], autouse=True)
-def nominator(request: pytest.FixtureRequest) -> Iterator[None]:
+def nominator(request: pytest.FixtureRequest) -> Iterator[str]:
     """All of it holds for both products, of which few queries take the first."""
+    native = request.param == "bfloat16"
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "bfloat16":
-            if not brain_floats_are_native():
-                pytest.skip("this processor has no instructions for bfloat16")
-            patch.setattr(dense, "_THREAD_QUERIES", 1)
-        else:
-            patch.setattr(dense, "brain_floats_are_native", lambda: False)
-        yield
+        patch.setattr(dense, "bfloat16_is_native", lambda: native)  # torch multiplies it anywhere
+        patch.setattr(dense, "_NATIVE_QUERIES", 1)
+        patch.setattr(dense, "_THREAD_QUERIES", 1)
+        yield request.param
 
 
 def unit(rng: np.random.Generator, rows: int, dims: int) -> np.ndarray:
@@ -130,6 +132,115 @@ def test_documents_that_differ_by_less_than_a_product_shows_are_told_apart(scale
     documents = np.concatenate([unit(rng, 3000, 64), documents]) * np.float32(scale)
     queries = documents[[3000, 3001, 17, 4500]] / np.float32(scale)
     assert_same(search(queries, documents, 20), reference(queries, documents, 20))
+
+
+def close_together(rng: np.random.Generator, rows: int, dims: int) -> np.ndarray:
+    vectors = rng.standard_normal((rows, dims)) + 4 * np.ones(dims)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_scores_that_lie_close_together_cost_few_exact_products(monkeypatch, late):
+    rng = np.random.default_rng(13)
+    queries, documents = close_together(rng, 150, 64), close_together(rng, 9000, 64)
+    if late:
+        documents[:4000] = -unit(rng, 4000, 64)
+    counted = []
+    exact = candidates.CandidatePool._exact
+    monkeypatch.setattr(
+        candidates.CandidatePool,
+        "_exact",
+        lambda pool, query, row: counted.append(len(query)) or exact(pool, query, row),
+    )
+    found = search(queries, documents, 10)
+    assert_same(found[:3], reference(queries[:3], documents, 10))
+    assert sum(counted) < 60 * 150 * 10
+
+
+def test_documents_whose_squares_underflow_are_ranked():
+    rng = np.random.default_rng(14)
+    queries = rng.standard_normal((5, 64)).astype(np.float32)
+    beside, _ = np.linalg.qr(queries[:4].astype(float).T)
+    documents = rng.standard_normal((1000, 64))
+    documents = ((documents - documents @ beside @ beside.T * (1 - 1e-3)) * 1e-25).astype("f4")
+    assert_same(search(queries, documents, 10), reference(queries, documents, 10))
+
+
+def test_scores_near_the_largest_number_are_all_found():
+    documents = np.full((3, 4), 9.2e18, np.float32)
+    documents[1:] = 9.21e18
+    documents[2, 0] = 9.22e18
+    queries = np.tile(np.float32([[-9.22e18] * 4]), (3, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [len(found) for found in search(queries, documents, 3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_autocast_around_a_search_changes_nothing(threads):
+    rng = np.random.default_rng(15)
+    queries, documents = unit(rng, 8, 32), unit(rng, 3000, 32) * np.float32(1e5)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.autocast("cpu", dtype=torch.float16):
+            found = search(queries, documents, 10)
+    finally:
+        torch.set_num_threads(before)
+    assert_same(found, reference(queries, documents, 10))
+
+
+def test_searches_side_by_side_do_not_disturb_each_other():
+    rng = np.random.default_rng(16)
+    queries, documents = unit(rng, 40, 24), unit(rng, 5000, 24)
+    expected = reference(queries, documents, 5)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: search(queries, documents, 5), range(8)):
+            assert_same(found, expected)
+
+
+def test_what_a_thread_raises_is_raised():
+    class Failing:
+        shape = (3000, 8)
+
+        def blocks(self, rows: int) -> Iterator[Block]:
+            yield Block(0, np.ones((3000, 8), np.float32))
+
+        def take(self, rows: np.ndarray) -> np.ndarray:
+            raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        search(np.ones((6, 8)), Failing(), 2)
+
+
+FORKED = """
+import multiprocessing, sys
+import numpy as np, torch
+from obliq_hf.search import dense
+
+dense.bfloat16_is_native = lambda: True
+torch.set_num_threads(2)
+rng = np.random.default_rng(0)
+documents = rng.standard_normal((3000, 384)).astype(np.float32)
+queries = rng.standard_normal((512, 384)).astype(np.float32)
+torch.ones(1000, 1000).add(1)
+dense.search(queries, documents, 5)
+child = multiprocessing.get_context("fork").Process(
+    target=dense.search, args=(queries, documents, 5)
+)
+child.start()
+child.join(60)
+print(child.exitcode)
+child.kill()
+"""
+
+
+def test_a_forked_process_can_search_as_its_parent_did(nominator):
+    if nominator != "bfloat16" or not hasattr(os, "fork"):
+        pytest.skip("concerns the threads of torch")
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert told.stdout.strip() == "0"
 
 
 def test_the_threads_of_a_search_leave_those_of_torch_and_numpy_as_they_were():
