@@ -233,7 +233,7 @@ def publish_model(
     organisation = repo_id.split("/")[0]
     on = EvaluatedOn.parse(corpus_repo) if corpus_repo else None
     if on is None and facts.report:
-        on = evaluated_on(facts.report, organisation)
+        on = evaluated_on(facts.report, organisation, given.repository)
     pushes = []
     for repository, model in prepared:
         merged = model.kind == "model"

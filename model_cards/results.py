@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
 from obliq_hf.hub.names import check_repo_id
+from obliq_hf.hub.repository import HubError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from obliq_hf.hub.names import RepoType
+    from obliq_hf.hub.repository import Repository
 
 __all__ = ["EvaluatedOn", "eval_result_entries", "evaluated_on", "model_index_results"]
 
@@ -39,8 +43,21 @@ class EvaluatedOn:
         return cls(check_repo_id(name), revision or None)
 
 
-def evaluated_on(report: Mapping[str, Any], organisation: str) -> EvaluatedOn | None:
-    """The dataset repository of a report's corpus, where its provenance tells it."""
+def evaluated_on(
+    report: Mapping[str, Any],
+    organisation: str,
+    find: Callable[[str, RepoType], Repository],
+) -> EvaluatedOn | None:
+    """The dataset repository of a report's corpus, where its provenance tells it.
+
+    A corpus that was built here counts as the organisation's repository of its usual name, where
+    there is one.
+
+    Args:
+        report: What ``report.json`` holds.
+        organisation: Of the repository to which the results are published.
+        find: Opens a repository at the same place.
+    """
     source = (report.get("corpus") or {}).get("source") or {}
     if isinstance(source.get("dataset"), str):
         try:
@@ -49,7 +66,12 @@ def evaluated_on(report: Mapping[str, Any], organisation: str) -> EvaluatedOn | 
             return None
         return EvaluatedOn(source["dataset"], source.get("revision"))
     if source.get("builder") == "classics":
-        return EvaluatedOn(f"{organisation}/writing-classics")
+        name = f"{organisation}/writing-classics"
+        try:
+            published = find(name, "dataset").snapshot()
+        except HubError:
+            return None
+        return EvaluatedOn(name) if published is not None else None
     return None
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,7 @@ def test_the_header_is_valid_for_the_hub(
     if kind == "dataset":
         publish_dataset(run / "graph", GRAPH, options)
     else:
+        publish_dataset(run / "corpus", CORPUS, options)
         publish_model(run / "model", MODEL, options)
     name = GRAPH if kind == "dataset" else MODEL
     text = (
@@ -140,6 +142,7 @@ def test_an_unknown_licence_of_the_base_is_asked_for(run: Path, tmp_path: Path) 
 def test_results_of_other_tasks_are_kept(
     run: Path, options: PublishOptions, hub: LocalHub, tmp_path: Path
 ) -> None:
+    publish_dataset(run / "corpus", CORPUS, options)
     publish_model(run / "model", MODEL, options)
     other = {"dataset": {"id": "other/data", "task_id": "x"}, "value": 0.5}
     read = (
@@ -171,7 +174,7 @@ def test_results_of_other_tasks_are_kept(
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     report["systems"]["writing"]["student"]["ndcg_at_10"] = 0.5
     (run / "report.json").write_text(json.dumps(report), encoding="utf-8")
-    publish_model(run / "model", MODEL, options)
+    publish_model(run / "model", MODEL, replace(options, replace_card=True))
     entries = yaml.safe_load(read(".eval_results/writing.yaml"))
     assert [entry["value"] for entry in entries] == [0.5, 0.5]
     assert entries[0] == other
@@ -179,3 +182,16 @@ def test_results_of_other_tasks_are_kept(
     index = yaml.safe_load(split_card(read("README.md"))[1])["model-index"][0]["results"]
     assert [r["dataset"]["type"] for r in index] == ["other/data", CORPUS]
     assert index[1]["metrics"][0]["value"] == 0.5
+
+
+def test_results_name_no_data_that_are_not_published(
+    run: Path, options: PublishOptions, hub: LocalHub, tmp_path: Path
+) -> None:
+    (pushed,) = publish_model(run / "model", MODEL, options)
+    assert any("give it with --corpus-repo" in note for note in pushed.notes)
+    if options.to == "hub":
+        text = hub.content(MODEL, "README.md", "model").decode()
+    else:
+        text = (repository(tmp_path, MODEL) / "README.md").read_text(encoding="utf-8")
+    assert "model-index" not in yaml.safe_load(split_card(text)[1])
+    assert "| writing | **this model** | 0.412" in text
