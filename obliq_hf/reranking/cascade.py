@@ -4,6 +4,9 @@ A first stage of 1,000 documents is beyond what a language model reads at a reas
 cheap step brings 1,000 down to 100 (the fusion with another run, a cross-encoder, or a wide
 tournament), and the reranker proper orders those. Recall at 100 of the result is the recall of the
 pre-selection; what each step took is kept apart.
+
+A query for which no step that asks got a usable answer keeps the first stage's order: steps that
+ask nothing do not move it either.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ class Cascade:
     def rank(
         self, pool: Pool, task: ObliqTask
     ) -> Generator[list[ChatRequest], dict[str, ChatAnswer], Ranking]:
-        """Step after step."""
+        """Step after step; the first stage's order where nothing usable was answered."""
         order = list(range(len(pool)))
         left = len(pool)
         total = Tally()
@@ -88,4 +91,6 @@ class Cascade:
             failed += ranking.failed
             order[:left] = [order[position] for position in inner]
             left = min(left, keep)
+        if asked > 0 and failed == asked:
+            order = list(range(len(pool)))
         return Ranking(tuple(order), None, total, failed=asked > 0 and failed == asked, parts=parts)

@@ -47,7 +47,8 @@ class CrossEncoderReranker:
     model carries under the task's name is used.
 
     Attributes:
-        model: A :class:`sentence_transformers.CrossEncoder`, or the name or folder of one.
+        model: A :class:`sentence_transformers.CrossEncoder`, or the name or folder of one, a
+            string or a path.
         revision: The revision of a name on the Hub.
         batch_size: Pairs at once.
         max_length: Longest pair in tokens; None is the model's own.
@@ -82,8 +83,8 @@ class CrossEncoderReranker:
         }
 
     def _model_name(self) -> str:
-        if isinstance(self.model, str):
-            return self.model
+        if isinstance(self.model, str | Path):
+            return str(self.model)
         config = getattr(self.model, "config", None)
         return str(getattr(config, "_name_or_path", "") or type(self.model).__name__)
 
@@ -94,20 +95,21 @@ class CrossEncoderReranker:
             ObliqError: There is none of that name.
         """
         if self._loaded is None:
-            self._loaded = self.model
-            if isinstance(self.model, str):
+            if isinstance(self.model, str | Path):
                 from sentence_transformers import CrossEncoder
 
                 try:
                     self._loaded = CrossEncoder(
-                        self.model,
+                        str(self.model),
                         revision=self.revision,
                         device=self.device,
                         max_length=self.max_length,
                         trust_remote_code=False,
                     )
                 except OSError as error:
-                    raise ObliqError(f"no cross-encoder at {self.model!r}: {error}") from error
+                    raise ObliqError(f"no cross-encoder at {str(self.model)!r}: {error}") from error
+            else:
+                self._loaded = self.model
         return self._loaded
 
     def rank(self, pool: Pool, task: ObliqTask) -> Flow[Ranking]:

@@ -9,8 +9,9 @@ are never read. Of several lists in one answer a JSON object with a ranking goes
 that stands by itself (alone on its lines, after words such as "ranking:" or "final answer:", or one
 identifier a line out of the order offered); then one inside a sentence or a mere enumeration of all
 documents. Among equals the last that is as long as asked for is taken, else the longest. A list of
-what was not chosen is none. Scores beside identifiers are not read: the order of mention is the
-ranking.
+what was not chosen is none, nor is one of scores or under a JSON key that names no ranking
+(:mod:`obliq_hf.reranking.other_lists`). Scores beside identifiers are not read: the order of
+mention is the ranking.
 
 Faults, of which one answer can have several:
 
@@ -36,6 +37,12 @@ from itertools import pairwise
 from typing import Any
 
 from obliq_hf.llm.parsing import declines, strip_thinking
+from obliq_hf.reranking.other_lists import (
+    LIST_KEYS,
+    names_ranking,
+    names_scores,
+    without_other_lists,
+)
 
 __all__ = ["FAULTS", "ParsedRanking", "parse_ranking"]
 
@@ -96,14 +103,13 @@ _AS_ASKED = re.compile(r"\[[0-9]{1,9}\](?: ?> ?\[[0-9]{1,9}\])*")
 _NOTHING_ELSE = re.compile(r"[0-9]{1,9}(?:[\s,;>]+(?:and\s+)?[0-9]{1,9})*")
 _OPEN_LIST = re.compile(r"\[\s*((?:\"?[0-9]{1,9}\"?\s*,\s*)+)[^\]\[]*$")
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_LIST_KEYS = (
-    "ranking", "order", "ranked", "selection", "selected", "documents", "ids", "identifiers",
-    "result", "results", "answer",
-)  # fmt: skip
 _ID_KEYS = (
     "id", "identifier", "document", "document_id", "doc", "doc_id", "docid", "passage",
     "passage_id", "index", "candidate", "number",
 )  # fmt: skip
+_IDENTIFIER = re.compile(
+    rf"\s*\[?\s*(?:(?:{_LABEL}|D)\s*[_\-:#]?\s*)?\[?\s*([0-9]{{1,9}})\s*\]?\s*\]?\s*", re.IGNORECASE
+)
 _LETTERS = re.compile(r"\[\s*([A-Z])\s*\]")
 _ONLY_LETTERS = re.compile(r"[A-Z](?:[\s,;>]+[A-Z])*")
 
@@ -213,7 +219,9 @@ def _chains(answer: str, cut: bool) -> list[_Chain]:
         if cut and len(numbers) > 1:
             numbers.pop()
         return [_Chain(tuple(numbers), 0, len(answer), sure=True)]
-    found = [*_json_chains(answer)] if "{" in answer or '"' in answer else []
+    plain = without_other_lists(answer)
+    found = _json_chains(answer, plain) if "{" in answer or '"' in answer else []
+    answer = plain
     if cut and (rest := _OPEN_LIST.search(answer)):
         numbers = [int(n) for n in re.findall(r"[0-9]+", rest.group(1))]
         found.append(_Chain(tuple(numbers), rest.start(), len(answer), sure=True, place=1))
@@ -321,8 +329,11 @@ def _line_lists(answer: str, tight: list[_Chain]) -> list[_Chain]:
     ]
 
 
-def _json_chains(answer: str) -> list[_Chain]:
-    """JSON lists of objects or strings, which other forms do not cover."""
+def _json_chains(answer: str, plain: str) -> list[_Chain]:
+    """JSON lists of objects or strings, which other forms do not cover.
+
+    A list that ``plain`` has spaces for is passed over.
+    """
     decoder = json.JSONDecoder()
     found: list[_Chain] = []
     position, tries = 0, 0
@@ -337,8 +348,10 @@ def _json_chains(answer: str) -> list[_Chain]:
             position = start + 1
             continue
         numbers = _listed(value)
+        if isinstance(value, list) and plain[start] != answer[start]:
+            numbers = None
         if numbers and (isinstance(value, dict) or len(numbers) > 1):
-            known = isinstance(value, dict) and any(key in value for key in _LIST_KEYS)
+            known = isinstance(value, dict) and any(key in value for key in LIST_KEYS)
             found.append(_Chain(tuple(numbers), start, end, sure=True, place=2 if known else 0))
         position = end
     return found
@@ -347,12 +360,20 @@ def _json_chains(answer: str) -> list[_Chain]:
 def _listed(value: Any) -> list[int] | None:
     """The identifiers in a JSON value, or None where it is no ranking."""
     if isinstance(value, dict):
-        lists = [value[k] for k in _LIST_KEYS if isinstance(value.get(k), list)]
-        others = [
-            v for k, v in value.items() if isinstance(v, list) and not _DISMISSES.search(_said(k))
-        ]
-        chosen = lists or (others if len(others) == 1 else [])
-        return _listed(chosen[0]) if chosen else None
+        lists = [value[k] for k in LIST_KEYS if isinstance(value.get(k), list)]
+        if lists:
+            return _listed(lists[0])
+        others = {
+            key: v
+            for key, v in value.items()
+            if isinstance(v, list)
+            and not _DISMISSES.search(_said(key))
+            and not names_scores(_said(key))
+        }
+        if len(others) != 1:
+            return None
+        ((key, items),) = others.items()
+        return _listed(items) if names_ranking(_said(key)) or all(map(_written, items)) else None
     if not isinstance(value, list):
         return None
     numbers = [_identifier(item) for item in value]
@@ -363,14 +384,20 @@ def _said(key: Any) -> str:
     return str(key).replace("_", " ")
 
 
+def _written(item: Any) -> bool:
+    """Whether an item of a JSON list is written as an identifier: "[3]", "doc 3", an object."""
+    if isinstance(item, str):
+        return _identifier(item) is not None and not item.strip().isdecimal()
+    return isinstance(item, dict) and _identifier(item) is not None
+
+
 def _identifier(item: Any) -> int | None:
     if isinstance(item, bool):
         return None
     if isinstance(item, int):
         return item
     if isinstance(item, str):
-        written = re.fullmatch(rf"\s*(?:{_LABEL}\s*[:#]?\s*)?\[?\s*([0-9]{{1,9}})\s*\]?\s*", item,
-                               re.IGNORECASE)  # fmt: skip
+        written = _IDENTIFIER.fullmatch(item)
         return int(written.group(1)) if written else None
     if isinstance(item, dict):
         keys = {str(key).lower(): value for key, value in item.items()}

@@ -79,6 +79,10 @@ class RerankSettings:
             _one_of("fuse", self.fuse, FUSION_METHODS)
         if self.preselect is not None:
             _one_of("preselect", self.preselect, PRESELECTIONS)
+        for key in ("prompt", "plan", "cross_encoder"):
+            value = getattr(self, key)
+            if not isinstance(value, str) and (value is not None or key == "prompt"):
+                raise ObliqError(f"key {key!r} must be a string, not {value!r}")
         numbers = ("depth", "rounds", "listwise_depth", "first_stage_depth", "preselect_rounds")
         for key in (*numbers, "early_stop"):
             value = getattr(self, key)

@@ -131,12 +131,12 @@ class _Many:
         self, pool: Pool, task: ObliqTask
     ) -> Generator[list[ChatRequest], dict[str, ChatAnswer], dict[str, Ranking]]:
         shown = shown_positions(pool, self.depth)
+        withheld = min(self.depth, len(pool)) - len(shown)
         if len(shown) < 2:
-            first = Ranking.first_stage(len(pool))
+            first = Ranking.first_stage(len(pool), tally=Tally(withheld=withheld))
             return {entry.label: first for entry in self.members.values()}
         numbers = list(self.members)
         found = yield from self.reranker.sweep(pool.select(shown), task, numbers)
-        withheld = min(self.depth, len(pool)) - len(shown)
         for ranking in found.values():
             ranking.tally.withheld += withheld
         return {

@@ -140,6 +140,66 @@ def test_a_list_of_what_was_not_chosen_is_no_ranking(text):
     assert read(text, 5, 2) == ([], {"unreadable"})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"scores": [9, 7, 8]}',
+        '{"relevance": [3, 2, 1, 5]}',
+        '{"reasoning": "x", "years": [14, 15]}',
+        "Relevance scores: [9, 7, 8, 3]",
+        "**Relevance scores:**\n[9, 7, 8, 3]",
+        "The relevance scores are [9, 7, 8].",
+        "Final scores: [9, 7, 8]",
+        "Ratings: [9], [7], [8]",
+        "Confidence: [3]",
+        "Grades = [9, 7]",
+        "{'scores': [9, 7, 8]}",
+        '```json\n{"relevanceScores": [9, 7, 8]}\n```',
+        '{"scores": ["9", "8"]}',
+        '{"scores": ["[9]", "[8]"]}',
+        '{"scores_by_document": [9, 7, 8]}',
+        '{"meta": {"years": [\n  14,\n  15\n]}}',
+        '{"years": [[14], [15]]}',
+        '{"years": ["14", "15"]}',
+        '{"scores": [9, 7], "broken": }',
+    ],
+)
+def test_scores_and_other_numbers_are_no_ranking(text):
+    assert read(text, 20) == ([], {"unreadable"})
+
+
+@pytest.mark.parametrize(
+    "text", ['{"years": [14, 15, 1', '{"scores": ["9", "7", "1', "Scores: [9, 7, 1"]
+)
+def test_scores_and_other_numbers_that_were_cut_are_no_ranking(text):
+    assert read(text, 20, cut=True) == ([], {"unreadable", "cut"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Ranking": [3, 1]}',
+        '{"final_ranking": [3, 1], "scores": [9, 8]}',
+        '{"rankedDocuments": ["D3", "D1"]}',
+        '{"order_of_relevance": [3, 1]}',
+        '{"found": ["[3]", "doc 1"]}',
+        '{"found": [{"id": 3, "score": 9}, {"id": 1, "score": 8}]}',
+        '{"years": [14, 15]}\n\n[3] > [1]',
+        "[3] > [1]\nScores: [9, 8]",
+        "Doc: 3, Relevance: [9], Doc: 1, Relevance: [8]",
+        "Final ranking by relevance: [3], [1]",
+        "Relevance ranking: [3, 1]",
+        "In order of relevance: [3], [1]",
+        "Documents by decreasing relevance: [3, 1]",
+        "Relevance: [3] > [1]",
+        "Relevance: Document 3, Document 1",
+        "[3], high relevance\n[1], low relevance",
+    ],
+)
+def test_a_ranking_beside_scores_or_by_relevance_is_read(text):
+    assert read(text, 20, 2)[0] == [3, 1]
+
+
 def test_a_single_choice_is_not_replaced_by_the_headings_or_the_comparison_around_it():
     assert read("[2]\n\nIt beats [1] and [3].", 3, 1)[0] == [2]
     assert read("[1]\nCalm.\n\n[2]\nLoud.\n\nI choose [1].", 3, 1)[0] == [1]
@@ -200,7 +260,8 @@ def test_whatever_is_answered_each_document_is_named_at_most_once_and_was_offere
 @pytest.mark.parametrize(
     "text",
     ["[" * 20000, "{" * 20000, "[1], " * 20000, "[1] " + "score " * 4000 + "! [2]", "9" * 100000,
-     "\n1. " * 5000, "id " * 20000, "[" + "1," * 20000],
+     "\n1. " * 5000, "id " * 20000, "[" + "1," * 20000, '"a": [' + "1," * 20000,
+     "scores: [1," * 20000, "scores: " + "[1] " * 20000, "scores" + " the" * 20000],
 )  # fmt: skip
 def test_enormous_answers_are_read_quickly(text):
     start = time.process_time()

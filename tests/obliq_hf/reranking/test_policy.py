@@ -211,6 +211,13 @@ def test_a_policy_asks_as_it_was_chosen_unless_told_otherwise(tmp_path, caplog):
         ("tasks: {math: {reranker: turrank}}", "task 'math'.*did you mean 'tourrank'"),
         ("tasks: {math: {reranker: tourrank, deph: 5}}", "task 'math'.*did you mean 'depth'"),
         ("tasks: {math: {depth: 5}}", "'reranker' is needed"),
+        ("tasks: {math: {reranker: tourrank, plan: 5}}", "task 'math': key 'plan'.*not 5"),
+        ("tasks: {math: {reranker: tourrank, prompt: 5}}", "task 'math': key 'prompt'.*not 5"),
+        ("tasks: {math: {reranker: tourrank, prompt: null}}", "task 'math': key 'prompt'.*None"),
+        (
+            "tasks: {math: {reranker: cross-encoder, cross_encoder: 5}}",
+            "task 'math': key 'cross_encoder'.*not 5",
+        ),
         ("tasks: {}", "'tasks'"),
         ("- 1", "'tasks'"),
         ("a: [", "not readable as YAML"),

@@ -63,6 +63,10 @@ def test_a_cross_encoder_gives_what_the_library_gives_and_ties_keep_their_order(
     assert done.rankings["q"].scores == pytest.approx(scores.tolist())
     by_name = rerank(CrossEncoderReranker(str(folder), device="cpu"), [pool], task)
     assert by_name.orders == done.orders
+    by_path = CrossEncoderReranker(folder, device="cpu")
+    assert rerank(by_path, [pool], task).orders == done.orders
+    assert by_path.name == CrossEncoderReranker(str(folder)).name
+    assert by_path.identity == CrossEncoderReranker(str(folder)).identity
 
 
 def test_a_scorer_that_knows_the_last_document_best_brings_it_to_the_front(task):
@@ -102,8 +106,11 @@ def test_scores_that_are_not_one_finite_number_a_pair_are_refused(scores, task):
 
 
 def test_a_cross_encoder_that_is_not_there_is_named(tmp_path, task):
-    with pytest.raises(ObliqError, match="no cross-encoder at"):
-        rerank(CrossEncoderReranker(str(tmp_path / "none")), [make_pool(3)], task)
+    for model in (str(tmp_path / "none"), tmp_path / "none"):
+        reranker = CrossEncoderReranker(model)
+        for _ in range(2):
+            with pytest.raises(ObliqError, match=r"no cross-encoder at '.*none'"):
+                rerank(reranker, [make_pool(3)], task)
 
 
 def test_fusion_weighs_both_orders_and_a_failed_query_keeps_the_first_stages(task):
@@ -148,6 +155,22 @@ def test_deep_pools_are_brought_down_before_the_costly_step(task):
     costs = done.costs()
     assert costs["requests"] == costs["parts"]["tourrank:2"]["requests"] == 26
     assert costs["parts"]["scores:run"]["requests"] == 0
+
+
+def test_a_deep_query_without_a_usable_answer_keeps_the_first_stages_order(task):
+    pools = [make_pool(60, "q1"), make_pool(60, "q2")]
+    run = {q: {f"{q}-d{i}": float(i) for i in range(60)} for q in ("q1", "q2")}
+    steps = Cascade(((StoredScores(run), 20), (TourRank(2, asking=BARE), 20)))
+
+    def script(request):
+        refused = "what q1 looks for" in request.messages[-1]["content"]
+        return "I'm sorry, but I cannot rank these." if refused else last_of_the_list(request)
+
+    done = rerank(steps, pools, task, client=ScriptedClient(script))
+    assert done.failed == ("q1",)
+    assert done.orders["q1"] == ids(pools[0])
+    assert done.orders["q2"][:2] == ("q2-d59", "q2-d58")
+    assert done.costs()["parts"]["tourrank:2"]["faults"]["refused"] > 0
 
 
 def test_a_wide_tournament_selects_a_hundred_of_a_thousand(task):

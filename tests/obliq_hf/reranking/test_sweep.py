@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from rerank_pools import BARE, make_judged
+from rerank_pools import BARE, ids, make_judged, make_pool
 
+from obliq_hf.llm.scripted import ScriptedClient
 from obliq_hf.reranking import (
+    Candidate,
     CrossEncoderReranker,
     OracleClient,
+    Pool,
     RerankSettings,
     build_reranker,
     parse_rerankers,
@@ -76,3 +79,31 @@ def test_pools_too_small_for_a_pre_selection_keep_their_order(task):
     settings = parse_rerankers("tourrank:1..2", base=base)
     swept = sweep(settings, pools, task, client=client, asking=BARE)
     assert [result.orders["q0"] for result in swept.values()] == [("q0-d0",)] * 2
+
+
+def test_deep_queries_without_a_usable_answer_keep_the_first_stages_order(task):
+    pool = make_pool(60)
+    second = {"q1": {f"q1-d{i}": float(i) for i in range(60)}}
+    base = RerankSettings(depth=20, preselect="fusion", first_stage_depth=60)
+    settings = parse_rerankers("identity,tourrank:1..2,listwise:10..20,tourrank:1+rrf", base=base)
+    client = ScriptedClient(lambda request: "I'm sorry, but I cannot rank these.")
+    swept = sweep(settings, [pool], task, client=client, asking=BARE, second=second)
+    for entry in settings:
+        asks = entry.reranker != "identity"
+        assert swept[entry.label].failed == (("q1",) if asks else ())
+        assert (swept[entry.label].orders["q1"] == ids(pool)) == asks, entry.label
+
+
+def test_the_querys_own_text_is_counted_as_withheld_by_every_setting(task):
+    query = "what q1 looks for"
+    texts = (query, "another text", "a third text")
+    candidates = tuple(Candidate(f"d{i}", text) for i, text in enumerate(texts))
+    base = RerankSettings(depth=3)
+    settings = parse_rerankers("identity,tourrank:1..2,listwise:2..3,tourrank:1+rrf", base=base)
+    client = ScriptedClient(lambda request: "[1] > [2]")
+    for size in (2, 3):
+        pool = Pool("q1", query, candidates[:size])
+        swept = sweep(settings, [pool], task, client=client, asking=BARE)
+        assert {label: found.tally.withheld for label, found in swept.items()} == {
+            entry.label: 1 for entry in settings
+        }
