@@ -55,7 +55,7 @@ GOLD_REPOSITORY = "dianetc/OBLIQ-Bench"
 GOLD_REVISION = "main"
 """Where the gold judgments lie that mteb's copy lacks. mteb's copy itself is pinned to a commit by
 mteb; of this repository no commit is known here, so the content of the judgments that were read is
-part of the task's revision, and their commit is logged and kept in its ``gold_commit``. Another
+part of the task's revision, and their commit is logged and written to ``task.json``. Another
 revision can be given to :func:`obliq_bench`."""
 
 PUBLISHED_SIZES = {
@@ -89,7 +89,6 @@ class _GoldRetrieval(BenchRetrieval):
     gold_repository = GOLD_REPOSITORY
     gold_revision = GOLD_REVISION
     gold_file = ""
-    gold_commit: str | None = None
     gold: Qrels | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -32,7 +32,7 @@ _BASE_NAME = "nvidia/llama-nv-embed-reasoning-3b"
 def _load(
     name: str, revision: str | None = None, device: str | None = None, **kwargs: Any
 ) -> SentenceTransformerEncoderWrapper:
-    """Load a checkpoint; one without prompts of its own gets those of the five tasks."""
+    """Load a checkpoint or an adapter; without prompts of its own it gets the five tasks'."""
     from eval_mteb.models import load_encoder
     from obliq_hf.tasks import builtin_task_names, load_task
 

@@ -238,8 +238,8 @@ def compare_folders(
         seed: Their seed.
 
     Returns:
-        Rows, and notes on tasks and systems that have no counterpart, on queries left out, and on
-        tasks with few queries.
+        Rows, and notes on tasks and systems that have no counterpart, on ceilings, which are no
+        results, on queries left out, and on tasks with few queries.
 
     Raises:
         ObliqError: No task, or no system, in common; a metric that was not computed; or a task
@@ -273,6 +273,8 @@ def compare_folders(
                 f"task {key!r} was not the same data in both evaluations (revisions "
                 f"{str(revisions[0])[:12]} and {str(revisions[1])[:12]})"
             )
+        if systems is None:
+            notes += _ceiling_notes(one, two)
         for a, b in _pairs(one, two, systems, notes):
             left, right = one.systems[a], two.systems[b]
             found = _rows(key, one, left, right, shown, resamples, seed, True)
@@ -281,16 +283,37 @@ def compare_folders(
         left_out = one.info.get("left_out") or {}
         notes += [f"{key}, left out: {count} {reason}" for reason, count in left_out.items()]
     if not rows:
-        raise ObliqError(
-            "the two evaluations have no system in common; name one of each with --systems A,B: "
-            f"{', '.join(_names(first, common))} and {', '.join(_names(second, common))}"
-        )
+        raise ObliqError(_nothing_compared(first, second, common))
     _correct(rows)
     return FolderComparison(rows, list(dict.fromkeys(notes)))
 
 
-def _names(results: Mapping[str, TaskResults], tasks: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(name for key in tasks for name in results[key].systems))
+def _ceiling_notes(*sides: TaskResults) -> list[str]:
+    found = dict.fromkeys(
+        (side.key, name) for side in sides for name, s in side.systems.items() if s.ceiling
+    )
+    return [f"{key}, {name}: a ceiling, not compared" for key, name in found]
+
+
+def _comparable(task: TaskResults) -> list[str]:
+    return [name for name, system in task.systems.items() if not system.ceiling]
+
+
+def _nothing_compared(
+    first: Mapping[str, TaskResults], second: Mapping[str, TaskResults], tasks: Sequence[str]
+) -> str:
+    """Why no two systems were compared, and which could be."""
+    names = []
+    for which, results in (("first", first), ("second", second)):
+        found = dict.fromkeys(name for key in tasks for name in _comparable(results[key]))
+        if not found:
+            why = _ceiling_notes(*(results[key] for key in tasks))
+            return "; ".join([f"the {which} evaluation has no system to compare", *why])
+        names.append(", ".join(found))
+    return (
+        "the two evaluations have no system in common; name one of each with --systems A,B: "
+        f"{names[0]} and {names[1]}"
+    )
 
 
 def _pairs(
@@ -308,9 +331,7 @@ def _pairs(
                     "no result and is not compared"
                 )
         return [systems]
-    left, right = (
-        [name for name, system in side.systems.items() if not system.ceiling] for side in (one, two)
-    )
+    left, right = _comparable(one), _comparable(two)
     pairs = [(name, name) for name in left if name in right]
     only = [n for n in left if n not in right], [n for n in right if n not in left]
     if len(only[0]) == len(only[1]) == 1:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from datasets import Dataset
-from mteb.models.abs_encoder import get_prompt_name
 from mteb.models.model_meta import ScoringFunction
 from mteb.types import PromptType
 
 from eval_mteb.candidates import allowed_rows
+from eval_mteb.task_prompts import log_prompts, used_prompt, with_task_prompt
 from eval_mteb.vectors import check_vectors, encode_blocks, stored_vectors
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import content_hash
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-__all__ = ["EncoderSearch", "VectorSearch", "document_texts", "with_task_prompt"]
+__all__ = ["EncoderSearch", "VectorSearch", "document_texts"]
 
 
 def document_texts(corpus: Any) -> list[str]:
@@ -40,41 +39,6 @@ def document_texts(corpus: Any) -> list[str]:
         f"{title} {text}".strip() if title else text.strip()
         for title, text in zip(corpus["title"], texts, strict=True)
     ]
-
-
-def with_task_prompt(model: Any, names: Sequence[str], metadata: Any) -> Any:
-    """A model that uses the prompt it carries for our task also under the name mteb calls it by.
-
-    mteb finds a prompt by the name of *its* task. A checkpoint of ours knows the task by its
-    short name (``scene``) and, for the built-in five, by the name of mteb's own task; a folder's
-    task is called otherwise. Only models with sentence-transformers prompts are concerned.
-
-    Args:
-        model: An mteb encoder.
-        names: Names that a model may know the task by, the first one found counts; see
-            :attr:`eval_mteb.retrieval.ObliqRetrieval.prompt_names`.
-        metadata: The metadata of the mteb task.
-
-    Returns:
-        ``model``, or a shallow copy of it with one prompt more.
-    """
-    prompts = getattr(getattr(model, "model", None), "prompts", None)
-    if not names or not isinstance(prompts, dict):
-        return model
-    known = dict(getattr(model, "model_prompts", None) or {})
-    added = {}
-    for kind in (PromptType.query.value, PromptType.document.value):
-        key = f"{metadata.name}-{kind}"
-        keys = [f"{name}-{kind}" for name in names]
-        keys += names if kind == PromptType.query.value else []
-        found = next((prompts[k] for k in keys if prompts.get(k) is not None), None)
-        if key not in known and found is not None:
-            added[key] = found
-    if not added:
-        return model
-    wrapper = copy(model)
-    wrapper.model_prompts = {**known, **added}
-    return wrapper
 
 
 class VectorSearch:
@@ -191,16 +155,6 @@ class EncoderSearch(VectorSearch):
             array /= norms
         return array
 
-    def _document_prompt(self, metadata: Any) -> list[str | None]:
-        model = with_task_prompt(self.encoder, self.prompt_names, metadata)
-        prompts = getattr(model, "model_prompts", None) or {}
-        name = get_prompt_name(prompts, metadata, PromptType.document)
-        own = getattr(getattr(self.encoder, "model", None), "prompts", None)
-        if name is None and isinstance(own, dict):
-            fallback = next((own[n] for n in ("document", "passage", "corpus") if n in own), None)
-            return [fallback or ""]
-        return [prompts[name] or "" if name is not None else ""]
-
     def index(
         self,
         corpus: Any,
@@ -217,6 +171,7 @@ class EncoderSearch(VectorSearch):
         texts = document_texts(corpus)
         if not texts:
             raise ObliqError(f"{task_metadata.name}: the corpus holds no documents")
+        log_prompts(self.encoder, self.prompt_names, task_metadata)
         start = time.perf_counter()
         what = f"{self.mteb_model_meta.name}: documents"
 
@@ -234,9 +189,11 @@ class EncoderSearch(VectorSearch):
         if self.vectors is None or fingerprint is None:
             self.documents = encode_blocks(encode, texts, what=what)
         else:
-            prompt = self._document_prompt(task_metadata)
-            pooled = getattr(self.encoder, "include_prompt", None) if any(prompt) else None
-            key = content_hash(fingerprint, texts, prompt, pooled)[:40]
+            _, prompt = used_prompt(
+                self.encoder, self.prompt_names, task_metadata, PromptType.document
+            )
+            pooled = getattr(self.encoder, "include_prompt", None) if prompt else None
+            key = content_hash(fingerprint, texts, [prompt], pooled)[:40]
             self.documents, self.reused = stored_vectors(
                 self.vectors, key, texts, encode, what=what
             )

@@ -84,6 +84,7 @@ def write_task_files(task: ObliqRetrieval, out: str | Path) -> Path:
             "split": task.place[1],
             "judgments": task.judgments,
             "revision": task.metadata.revision,
+            **{key: value for key, value in _gold_source(task).items() if value is not None},
             "folder": task.folder_name,
             "documents": len(task.document_ids),
             "queries": len(qrels),
@@ -99,6 +100,11 @@ def write_task_files(task: ObliqRetrieval, out: str | Path) -> Path:
     if hidden:
         write_excluded(folder / "excluded.json", hidden)
     return folder
+
+
+def _gold_source(task: ObliqRetrieval) -> dict[str, str | None]:
+    """Where gold judgments come from that do not lie beside the task's data."""
+    return {"gold_repository": task.gold_repository, "gold_commit": task.gold_commit}
 
 
 def _identity(system: System, task: ObliqRetrieval) -> dict[str, Any]:

@@ -157,7 +157,8 @@ def load_encoder(
     """Load a dense encoder for :func:`mteb.evaluate` with a name that its content gives it.
 
     Args:
-        path_or_name: A checkpoint's folder, a hub name, or ``embedded``.
+        path_or_name: The folder of a checkpoint or an adapter, a hub name, or ``embedded``. An
+            adapter is loaded on the base it records.
         tasks: Tasks whose prompts the model is given, for a base that has none of its own.
         name: The name in results; by default the folder's or the hub's.
         revision: A hub revision.
@@ -171,7 +172,8 @@ def load_encoder(
         mteb's wrapper around a SentenceTransformer.
 
     Raises:
-        ObliqError: Nothing is there, or ``prompts`` and ``tasks`` are both given.
+        ObliqError: Nothing is there; an adapter's base is not to be had, or has other weights than
+            the one trained on; or ``prompts`` and ``tasks`` are both given.
     """
     from obliq_hf.encoder.sources import locate, refuse_pickle
     from obliq_hf.prompts import prompts_for
@@ -181,7 +183,14 @@ def load_encoder(
     source = locate(path_or_name, revision=revision)
     refuse_pickle(source)
     config = source.json("config.json") or {}
-    if source.file("modules.json") is not None and config.get("model_type") != "llama_bidirec":
+    if source.file("adapter_config.json") is not None:
+        from obliq_hf.encoder import ObliqSentenceTransformer
+
+        # stock libraries know neither a cut or converted base nor the weights it must have
+        model: SentenceTransformer = ObliqSentenceTransformer(
+            path_or_name, revision=revision, device=device
+        )
+    elif source.file("modules.json") is not None and config.get("model_type") != "llama_bidirec":
         from sentence_transformers import SentenceTransformer
 
         model = SentenceTransformer(source.location, revision=source.revision, device=device)

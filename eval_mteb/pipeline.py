@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from mteb.models import EncoderProtocol, SearchProtocol
 
-from eval_mteb.dense import EncoderSearch, document_texts, with_task_prompt
+from eval_mteb.dense import EncoderSearch, document_texts
 from eval_mteb.models import load_model, local_meta, wrap_encoder
 from eval_mteb.ordering import OrderedSearch
 from eval_mteb.registry import known_task
+from eval_mteb.task_prompts import log_prompts, with_task_prompt
 from obliq_hf.errors import ObliqError
 from obliq_hf.files import content_hash
 from obliq_hf.reranking import (
@@ -235,6 +236,7 @@ class RetrieveAndRerank:
         names = () if self._task is None else self._task.prompt_names
         if isinstance(model, EncoderProtocol) and not isinstance(model, SearchProtocol):
             return OrderedSearch(EncoderSearch(model, prompt_names=names, vectors=self.vectors))
+        log_prompts(model, names, metadata)
         return OrderedSearch(with_task_prompt(model, names, metadata))
 
     def _given(self) -> Reranker:

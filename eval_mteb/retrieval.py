@@ -11,9 +11,10 @@ import numpy as np
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.models import CrossEncoderProtocol, EncoderProtocol, SearchProtocol
 
-from eval_mteb.dense import EncoderSearch, with_task_prompt
+from eval_mteb.dense import EncoderSearch
 from eval_mteb.ordering import OrderedSearch
 from eval_mteb.registry import CheckedName
+from eval_mteb.task_prompts import log_prompts, with_task_prompt
 from obliq_hf.errors import ObliqError
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class ObliqRetrieval(AbsTaskRetrieval):
 
     k_values: tuple[int, ...] = K_VALUES
     judgments: str = "gold"
+    gold_repository: str | None = None
+    gold_commit: str | None = None
     obliq_task: ObliqTask | None = None
     outcomes: dict[tuple[str, str], Outcome]
     vectors: Path | None = None
@@ -248,6 +251,7 @@ class ObliqRetrieval(AbsTaskRetrieval):
                 f"{self.metadata.name}: a cross-encoder needs candidates from a first stage; "
                 "evaluate it as a pipeline with one (eval_mteb.RetrieveAndRerank)"
             )
+        log_prompts(model, self.prompt_names, self.metadata)
         return OrderedSearch(with_task_prompt(model, self.prompt_names, self.metadata))
 
     def _evaluate_subset(

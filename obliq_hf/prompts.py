@@ -117,7 +117,7 @@ def prompts_for(
         ``query`` (with a generic instruction), ``document``, each task's name, and for the mteb
         task that evaluates it, where there is one, ``<mteb name>-query``, with
         ``<mteb name>-document`` where documents have a prompt. Tasks over folders get the prompt
-        of their task's name (:func:`eval_mteb.dense.with_task_prompt`).
+        of their task's name (:func:`eval_mteb.task_prompts.with_task_prompt`).
     """
     parts = get_template(template)
     prompts = {"query": parts.query_prompt(GENERIC_INSTRUCTION), "document": parts.document}

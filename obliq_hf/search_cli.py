@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from obliq_hf.encoder.text_encoder import TextEncoder
     from obliq_hf.search.dense import Hits
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["encode", "search"]
 
 _EXCERPT = 100
+_BATCH_SIZE = 32
 
 Model = Annotated[str, typer.Option(help="a folder, a name on the Hub, or 'embedded'")]
 Revision = Annotated[str | None, typer.Option(help="branch, tag or commit on the Hub")]
@@ -25,7 +26,9 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; chosen when
 Precision = Annotated[
     str | None, typer.Option(help="arithmetic: float32, bfloat16 or float16; default as saved")
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="texts of a batch")]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help=f"texts of a batch; default {_BATCH_SIZE}")
+]
 
 
 def encode(
@@ -41,7 +44,7 @@ def encode(
     max_length: Annotated[
         int | None, typer.Option(min=8, help="tokens of a text; default the model's own")
     ] = None,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = None,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="tokens of a batch: short texts in larger batches")
     ] = None,
@@ -74,9 +77,13 @@ def encode(
     ):
         if value not in valid:
             raise ObliqError(f"{what} {value!r} is not valid{nearest(value, valid)}")
-    if processes > 1 and os.environ.get("WORLD_SIZE", "1") == "1":
-        if backend == "vllm":
-            raise ObliqError("--processes is for sentence-transformers; vLLM starts its own")
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if backend == "vllm":
+        _check_vllm(
+            max(processes, launched),
+            {"--device": device, "--batch-size": batch_size, "--batch-tokens": batch_tokens},
+        )
+    if processes > 1 and launched == 1:
         _in_processes(
             processes, model=model, corpus=corpus, out=out, storage=storage, keep_exact=keep_exact,
             max_length=max_length, batch_size=batch_size, batch_tokens=batch_tokens,
@@ -108,6 +115,23 @@ def encode(
         typer.echo(f"{out}: {index.describe()}")
 
 
+def _check_vllm(processes: int, given: Mapping[str, object]) -> None:
+    """Refuse what vLLM decides by itself: its processes, device and batches."""
+    from obliq_hf.errors import ObliqError
+
+    if processes > 1:
+        raise ObliqError(
+            f"--backend vllm: {processes} processes are for sentence-transformers; vLLM starts its "
+            "own, so run the command once, without a launcher"
+        )
+    for option, value in given.items():
+        if value is not None:
+            raise ObliqError(
+                f"{option} {value}: has no meaning with --backend vllm, which chooses its own "
+                "device and batches; leave it out"
+            )
+
+
 def _in_processes(processes: int, **options: object) -> None:
     """Run the command with these options in several processes."""
     from obliq_hf.encoder.processes import launch
@@ -128,6 +152,8 @@ def _encoder(model: str, *, backend: str, dtype: str | None, **settings: object)
         return VLLMEncoder(model, dtype=dtype, **kept)  # type: ignore[arg-type]
     from obliq_hf.encoder.text_encoder import load_text_encoder
 
+    if settings.get("batch_size") is None:
+        settings["batch_size"] = _BATCH_SIZE
     return load_text_encoder(model, dtype=dtype, **settings)  # type: ignore[arg-type]
 
 
@@ -153,7 +179,7 @@ def search(
     verify: Annotated[
         bool, typer.Option("--verify", help="first compare every shard with its digest")
     ] = False,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = None,
     revision: Revision = None,
     device: Device = None,
     dtype: Precision = None,

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from obliq_hf.errors import ObliqError
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -75,6 +77,23 @@ def test_a_module_that_cannot_measure_leaves_the_rows_of_the_others(load, monkey
     assert "not installed, so not measured beside ours: rank-bm25" in said.out
     assert "missed: at 0.5, growth" in said.err
     assert "beside it" not in said.err
+
+
+@pytest.mark.parametrize("error", [ImportError("no such engine"), ObliqError("no such model")])
+def test_a_module_that_measured_nothing_is_missed(load, monkeypatch, capsys, error):
+    main = load("benchmarks.__main__")
+
+    def fails(*, scale):
+        raise error
+
+    monkeypatch.setitem(sys.modules, "bench_fails", SimpleNamespace(measure=fails))
+    monkeypatch.setattr(main, "MODULES", {"fails": "bench_fails"})
+    for name in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    assert main.main([]) == 1
+    said = capsys.readouterr()
+    assert f"- fails: not measured: {error}" in said.out
+    assert "missed: fails, not measured" in said.err
 
 
 def test_growth_is_from_each_size_to_the_next_and_ours_is_the_first(load):

@@ -163,7 +163,7 @@ for name, folder in (("mteb/OBLIQBenchRetrieval", published), ("dianetc/OBLIQ-Be
 api.create_tag("mteb/OBLIQBenchRetrieval", tag=revision, repo_type="dataset")
 evaluate_command(data=None, models=[], tasks=["math"], baselines=["bm25"], out=out)
 tasks[0].load_data()
-print(json.dumps([t.metadata.name for t in tasks] + [len(tasks[0].gold_commit or "")]))
+print(json.dumps([t.metadata.name for t in tasks] + [tasks[0].gold_commit]))
 """
 
 
@@ -192,11 +192,12 @@ def test_the_hubs_copy_and_its_gold_judgments_are_read_through_a_hub(bench, tmp_
             check=False,
         )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == [
-        "OBLIQBenchMathGoldRetrieval",
-        "OBLIQBenchMathRetrieval",
-        40,
-    ]
+    *names, commit = json.loads(done.stdout.splitlines()[-1])
+    assert names == ["OBLIQBenchMathGoldRetrieval", "OBLIQBenchMathRetrieval"]
+    assert len(commit) == 40
+    gold, pooled = (read_json(tmp_path / "eval" / k / "task.json") for k in ("math", "math-pooled"))
+    assert (gold["gold_repository"], gold["gold_commit"]) == ("dianetc/OBLIQ-Bench", commit)
+    assert not {"gold_repository", "gold_commit"} & set(pooled)
     for judgments, key in (("gold", "math"), ("pooled", "math-pooled")):
         tree = folder_task(bench, "math", judgments=judgments)
         expected = evaluate_system(bm25_system(), tree, tmp_path / "tree")

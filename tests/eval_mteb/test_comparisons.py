@@ -95,3 +95,28 @@ def test_a_folder_without_results_is_an_error(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no results"):
         write_report(tmp_path / "empty")
+
+
+def test_a_ceiling_is_named_as_not_compared_and_never_offered(tmp_path):
+    roots = [write_run_folder(tmp_path / name, queries=12) / "eval" for name in ("one", "two")]
+    for root in roots:
+        shutil.copytree(root / "writing" / "student", root / "writing" / "oracle")
+        write_json(root / "writing" / "oracle" / "system.json", {"ceiling": True})
+    one, two = map(read_results, roots)
+    found = compare_folders(one, two, resamples=200)
+    assert found.notes.count("writing, oracle: a ceiling, not compared") == 1
+    assert "oracle" not in {row["a"] for row in found.rows}
+    shutil.rmtree(roots[1] / "scene")
+    for system in ("bm25", "base", "base-plain", "base-prompt", "student"):
+        shutil.rmtree(roots[1] / "writing" / system)
+    with pytest.raises(ObliqError) as refused:
+        compare_folders(one, read_results(roots[1]), resamples=200)
+    assert "the second evaluation has no system to compare" in str(refused.value)
+    assert "writing, oracle: a ceiling, not compared" in str(refused.value)
+    for system in ("bm25", "base", "base-plain", "base-prompt"):
+        shutil.rmtree(roots[0] / "writing" / system)
+    (roots[0] / "writing" / "student").rename(roots[0] / "writing" / "a")
+    for system in ("b", "c"):
+        shutil.copytree(roots[0] / "writing" / "a", roots[1] / "writing" / system)
+    with pytest.raises(ObliqError, match=r"with --systems A,B: a and b, c$"):
+        compare_folders(*map(read_results, roots), resamples=200)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from dataclasses import replace
@@ -9,12 +10,15 @@ import mteb
 import numpy as np
 import pytest
 from mteb.models import SearchEncoderWrapper
+from mteb.types import PromptType
 from sentence_transformers import SentenceTransformer
 
 from eval_mteb.baselines.fusion import RunSearch
+from eval_mteb.dense import EncoderSearch
 from eval_mteb.models import load_encoder, wrap_encoder
 from eval_mteb.registry import register
 from eval_mteb.retrieval import AllButExcluded
+from eval_mteb.task_prompts import used_prompt
 from eval_mteb.tasks import folder_task, task_class_name
 from obliq_hf.cli import main
 from obliq_hf.errors import DataError, ObliqError
@@ -110,13 +114,14 @@ def test_a_model_that_returns_what_it_must_not_is_refused(folder, writing, ranki
         evaluate(RunSearch({"q1": ranking}, name="broken"), task)
 
 
-def test_all_entry_points_give_equal_scores(folder, writing, tiny_model_dir, tmp_path):
+def test_all_entry_points_give_equal_scores(folder, writing, tiny_model_dir, tmp_path, caplog):
     model = SentenceTransformer(str(tiny_model_dir), device="cpu")
     model.prompts = {"query": "query ", "document": "", "writing": "find by writing "}
     checkpoint = tmp_path / "prompted"
     model.save_pretrained(str(checkpoint), create_model_card=False)
     task = folder_task(folder, writing)
     found = {}
+    caplog.set_level(logging.INFO, logger="eval_mteb.task_prompts")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scores = evaluate(model, task)
@@ -133,6 +138,9 @@ def test_all_entry_points_give_equal_scores(folder, writing, tiny_model_dir, tmp
     measured = out / "writing" / "prompted"
     scores = read_json(measured / "result.json")["scores"]["test"][0]
     found["command line"] = (read_run(measured / "run.trec"), scores)
+    prompts = [r.getMessage() for r in caplog.records if r.name == "eval_mteb.task_prompts"]
+    said = "queries with 'writing': 'find by writing ', documents with 'document': ''"
+    assert [prompt.partition(": ")[2] for prompt in prompts] == [said] * 4
     first, expected_scores = found["plain"]
     for way, (run, scores) in found.items():
         assert {q: list(r) for q, r in run.items()} == {q: list(r) for q, r in first.items()}, way
@@ -327,3 +335,30 @@ def test_queries_are_grouped_by_each_column_that_says_something_new(tmp_path, sc
     groups = folder_task(tmp_path, replace(scene, name="echo")).query_groups
     assert list(groups) == ["author", "year"]
     assert groups["author"] == {f"q{i}": "ann" if i < 4 else "bob" for i in range(6)}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default", "expected"),
+    [
+        ({}, None, [(None, ""), (None, "")]),
+        (
+            {"query": "find ", "passage": "query "},
+            None,
+            [("query", "find "), ("passage", "query ")],
+        ),
+        ({"scene": "red ", "other": "blue "}, "other", [("scene", "red "), ("other", "blue ")]),
+    ],
+)
+def test_the_prompt_that_is_named_is_the_one_encoded_with(
+    folder, scene, tiny_model_dir, prompts, default, expected
+):
+    model = SentenceTransformer(str(tiny_model_dir), device="cpu")
+    model.prompts, model.default_prompt_name = dict(prompts), default
+    encoder, task = wrap_encoder(model, name="tiny"), folder_task(folder, scene)
+    search = EncoderSearch(encoder, prompt_names=task.prompt_names)
+    for kind, (name, text) in zip((PromptType.query, PromptType.document), expected, strict=True):
+        assert used_prompt(encoder, task.prompt_names, task.metadata, kind) == (name, text)
+        found = search._encode(
+            ["the sea"], kind, task.metadata, {}, hf_split="test", hf_subset="default"
+        )
+        np.testing.assert_allclose(found, model.encode(["the sea"], prompt=text), atol=1e-6)

@@ -157,3 +157,25 @@ def test_an_interrupted_command_goes_on_where_it_was(model, corpus, tmp_path, mo
     assert encode(model, corpus, tmp_path / "i", "--shard-rows", "3") == 0
     assert done == [0, 1, 2]
     shutil.rmtree(tmp_path / "i")
+
+
+@pytest.mark.parametrize(
+    "option", [("--device", "cpu"), ("--batch-size", "8"), ("--batch-tokens", "64")]
+)
+def test_what_vllm_decides_by_itself_is_refused(option, corpus, tmp_path, capsys):
+    words = ["encode", "--model", "m", "--corpus", str(corpus), "--out", str(tmp_path / "i")]
+    assert cli.main([*words, "--backend", "vllm", *option]) == 1
+    said = capsys.readouterr().err
+    assert f"{option[0]} {option[1]}: has no meaning with --backend vllm" in said
+
+
+@pytest.mark.parametrize(("world", "processes"), [(None, "2"), ("2", "1"), ("3", "3")])
+def test_vllm_is_not_run_in_several_processes(
+    world, processes, corpus, tmp_path, monkeypatch, capsys
+):
+    if world is not None:
+        monkeypatch.setenv("WORLD_SIZE", world)
+    words = ["encode", "--model", "m", "--corpus", str(corpus), "--out", str(tmp_path / "i")]
+    assert cli.main([*words, "--backend", "vllm", "--processes", processes]) == 1
+    number = max(int(world or 1), int(processes))
+    assert f"{number} processes are for sentence-transformers" in capsys.readouterr().err
