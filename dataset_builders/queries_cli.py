@@ -158,7 +158,7 @@ def synthesize(
         client.close()
     typer.echo(report.summary())
     usage = client.accounting.total
-    cost = f", cost {client.accounting.cost:.4f}" if price_prompt or price_completion else ""
+    cost = f", cost {client.accounting.cost:.4f}" if client.accounting.price.stated else ""
     typer.echo(
         f"this run: {usage.calls} calls, {usage.cached} answers from the cache, "
         f"{usage.prompt_tokens} + {usage.completion_tokens} tokens{cost}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dataset_builders.lenses import VARIANTS
@@ -70,6 +70,8 @@ class Outcome:
         detail: The reason in words.
         calls: Answers taken, by stage.
         problems: What was wrong with answers, by kind, mended or not.
+        faulty: Answers with at least one problem; one whose query is nearly another one counts
+            once its document was asked about anew.
         prompt_tokens: Of all answers.
         completion_tokens: Of all answers.
         cut: The document was too long and was cut.
@@ -82,13 +84,14 @@ class Outcome:
     detail: str = ""
     calls: dict[str, int] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
+    faulty: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cut: bool = False
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json.dumps(vars(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Outcome:
@@ -173,13 +176,15 @@ class QueryWriter:
             outcome, calls=dict(outcome.calls), problems=dict(outcome.problems), reason=None
         )
         refused = outcome.query or ""
+        answered = outcome.calls.get(self._last_stage, 0)
         _count(outcome, problem.kind)
         try:
-            if outcome.calls.get(self._last_stage, 0) >= self.sampling.attempts:
+            if answered >= self.sampling.attempts:
                 raise _Failed(problem.kind, problem.detail)
             yield from self._compose(outcome, text, (refused, [problem]))
         except _Failed as failure:
             outcome.query, outcome.reason, outcome.detail = None, failure.reason, failure.detail
+        outcome.faulty += outcome.calls.get(self._last_stage, 0) > answered
         return outcome
 
     @property
@@ -223,6 +228,7 @@ class QueryWriter:
             if not problems:
                 outcome.query = query
                 return outcome
+            outcome.faulty += 1
             for problem in problems:
                 _count(outcome, problem.kind)
             if outcome.calls[stage] >= self.sampling.attempts:
@@ -290,6 +296,7 @@ class QueryWriter:
         self, outcome: Outcome, stage: str, answer: ChatAnswer, failure: ParseFailure
     ) -> str:
         """Count a failed answer; the note for the next attempt."""
+        outcome.faulty += 1
         _count(outcome, f"{stage}: {failure.reason}")
         if outcome.calls[stage] >= self.sampling.attempts:
             raise _Failed(failure.reason, failure.detail)

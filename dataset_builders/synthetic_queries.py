@@ -67,6 +67,7 @@ class SynthesisReport:
         written: Queries written.
         failed: Reason -> documents without a query.
         problems: Kind -> answers that had this fault, mended or not.
+        faulty: Answers that had at least one fault.
         calls: Stage -> answers taken.
         prompt_tokens: Of all answers taken, whether from the cache or fresh.
         completion_tokens: Likewise.
@@ -79,6 +80,7 @@ class SynthesisReport:
     written: int = 0
     failed: dict[str, int] = field(default_factory=dict)
     problems: dict[str, int] = field(default_factory=dict)
+    faulty: int = 0
     calls: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -189,7 +191,8 @@ def synthesize(
     Args:
         task: Names the lens and the attribute.
         corpus: The documents, also those that negatives come from.
-        client: The language model, usually a :class:`obliq_hf.llm.CachedClient`.
+        client: The language model, usually a :class:`obliq_hf.llm.CachedClient`; where it has a
+            price, the report has the cost.
         out: Folder to write to; its files are replaced, each atomically.
         sample: Documents drawn; None for all. See :func:`sample_rows`.
         seed: Seed of the draw and of the model's sampling.
@@ -267,7 +270,14 @@ def synthesize(
         raise DataError(f"{out}: {report.summary()}; failed.jsonl has the reason for each")
     from dataset_builders.diagnostics.query_report import report_on
 
-    measured = report_on(out, corpus=corpus, official=official, words=checker.words)["leakage"]
+    price = client.accounting.price
+    measured = report_on(
+        out,
+        corpus=corpus,
+        official=official,
+        words=checker.words,
+        price=price if price.stated else None,
+    )["leakage"]
     found = measured.pop("self_retrieval")
     info["leakage"] = {**measured, **{f"bm25_{name}": value for name, value in found.items()}}
     write_json(Path(out) / "queries.json", info)
@@ -318,6 +328,7 @@ def _count(spool: _Spool, left_out: dict[str, int], rewritten: int) -> Synthesis
         if outcome.query is None:
             failed[outcome.reason or "unknown"] += 1
         problems.update(outcome.problems)
+        report.faulty += outcome.faulty
         calls.update(outcome.calls)
         report.prompt_tokens += outcome.prompt_tokens
         report.completion_tokens += outcome.completion_tokens

@@ -92,7 +92,7 @@ def report_on(
         "variant": info["variant"],
         "lens": info["lens"]["name"],
         "counts": info["counts"],
-        "refused_share": _refused_share(info),
+        **_refused_share(info["counts"]),
         "leakage": figures_of.to_dict(),
         "searched": "documents of the training rows" if of_training else "corpus",
     }
@@ -160,10 +160,12 @@ def card_section(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "Examples:", "", *_example_lines(report)])
 
 
-def _refused_share(info: dict[str, Any]) -> float:
-    """Share of answers that had a fault, mended or not."""
-    calls = sum(info["counts"]["calls"].values())
-    return round(sum(info["counts"]["problems"].values()) / calls, 4) if calls else 0.0
+def _refused_share(counts: Mapping[str, Any]) -> dict[str, float]:
+    """Share of answers that had a fault, mended or not; nothing where they were not counted."""
+    if "faulty" not in counts:
+        return {}
+    calls = sum(counts["calls"].values())
+    return {"refused_share": round(counts["faulty"] / calls, 4) if calls else 0.0}
 
 
 def _training_corpus(root: Path) -> Corpus:
@@ -210,7 +212,11 @@ def _figure_lines(report: Mapping[str, Any]) -> list[str]:
             f"{counts['prompt_tokens']:,} + {counts['completion_tokens']:,}",
         ),
         *([("cost", f"{report['cost']:g}")] if "cost" in report else []),
-        ("answers with a fault", f"{report['refused_share']:.1%}"),
+        *(
+            [("answers with a fault", f"{report['refused_share']:.1%}")]
+            if "refused_share" in report
+            else []
+        ),
         ("entity leakage", f"{found['entity_leakage']:.1%}"),
         ("rare words of the document", f"{found['rare_word_leakage']:.1%}"),
         ("six words in a row of the document", f"{found['quotations']:.1%}"),

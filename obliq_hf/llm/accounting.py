@@ -27,6 +27,11 @@ class Price:
     prompt: float = 0.0
     completion: float = 0.0
 
+    @property
+    def stated(self) -> bool:
+        """Whether there is a price at all; without one nothing can be said of the cost."""
+        return bool(self.prompt or self.completion)
+
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Money for so many tokens."""
         return (prompt_tokens * self.prompt + completion_tokens * self.completion) / 1e6
@@ -153,7 +158,7 @@ class Ledger:
     """
 
     def __init__(self, budget: Budget, price: Price) -> None:
-        if budget.cost is not None and not (price.prompt or price.completion):
+        if budget.cost is not None and not price.stated:
             raise ObliqError("a budget in money needs the price of a million tokens")
         self.budget = budget
         self.price = price
@@ -162,7 +167,11 @@ class Ledger:
         self._reserved = (0, 0)
 
     def reserve(self, prompt_tokens: int, completion_tokens: int) -> str | None:
-        """Admit a call with these upper bounds; else say which limit forbids it."""
+        """Admit a call with these upper bounds; else say which limit forbids it.
+
+        A call that is refused beside those under way may have room once they are settled, see
+        :meth:`may_fit_later`.
+        """
         ahead_in = self._spent[0] + self._reserved[0] + prompt_tokens
         ahead_out = self._spent[1] + self._reserved[1] + completion_tokens
         limits = self.budget
@@ -175,6 +184,17 @@ class Ledger:
         self.calls += 1
         self._reserved = (self._reserved[0] + prompt_tokens, self._reserved[1] + completion_tokens)
         return None
+
+    def may_fit_later(self, prompt_tokens: int, completion_tokens: int) -> bool:
+        """Whether only what calls under way have reserved stands against a call of this size."""
+        limits, alone_in = self.budget, self._spent[0] + prompt_tokens
+        alone_out = self._spent[1] + completion_tokens
+        return (
+            any(self._reserved)
+            and (limits.calls is None or self.calls < limits.calls)
+            and (limits.tokens is None or alone_in + alone_out <= limits.tokens)
+            and (limits.cost is None or self.price.cost(alone_in, alone_out) <= limits.cost)
+        )
 
     def settle(self, reserved: tuple[int, int], spent: tuple[int, int]) -> None:
         """Replace a reservation by what the call took; by itself where nobody knows that."""

@@ -5,7 +5,8 @@ has `custom_id`, `method`, `url` and `body`; a line of answers has `custom_id` a
 `status_code` and `body`. A stage goes as far as it can, writes all it still wants to ask, and stops
 with :class:`obliq_hf.llm.BatchPending`, whose message says what to do. Once answers are in the
 folder, the same command goes on; requests without an answer, or with one that is in error or has no
-text, are asked again.
+text, are asked again. An error that asking again cannot help, such as a prompt that is too long or
+a refused request, is the answer at once; without its line the request is asked anew.
 
 A `custom_id` is the hash of the request, so answers are matched whatever the order, and answers to
 requests that have changed since are not mistaken for others.
@@ -24,6 +25,7 @@ from obliq_hf.files import atomic_path
 from obliq_hf.llm.accounting import Accounting, Price
 from obliq_hf.llm.chat import ChatAnswer, ChatRequest, SessionClient, request_key
 from obliq_hf.llm.completions import STRUCTURED, completion_body, read_completion
+from obliq_hf.llm.retries import Fault, redact, status_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +53,8 @@ class BatchFileClient(SessionClient):
             :class:`obliq_hf.llm.endpoint.EndpointClient`.
         extra_body: Further fields of every request's body; part of the cache key.
         price: Of a million tokens, for the accounting.
-        give_up_after: After this many answers in error or without text a request counts as failed.
+        give_up_after: After this many answers in error or without text a request counts as failed,
+            where asking again could help.
 
     Raises:
         ObliqError: A setting that is not valid.
@@ -107,11 +110,12 @@ class BatchFileClient(SessionClient):
 
 
 class _Answers:
-    """Where in the folder's answer files each id's answers stand, good ones apart from the rest."""
+    """Where in the folder's answer files each id's answers stand: good, final faults, the rest."""
 
     def __init__(self, folder: Path) -> None:
         self._files = sorted(folder.glob("answers*.jsonl"))
         self._good: dict[str, tuple[int, int]] = {}
+        self._final: dict[str, tuple[int, int]] = {}
         self._bad: dict[str, list[tuple[int, int]]] = {}
         for number, file in enumerate(self._files):
             unreadable = 0
@@ -119,8 +123,12 @@ class _Answers:
                 identifier = row.get("custom_id") if row is not None else None
                 if row is None or not isinstance(identifier, str):
                     unreadable += 1
-                elif _read_answer(_ANY, row)[0] is not None:
+                    continue
+                answer, _, fault = _read_answer(_ANY, row)
+                if answer is not None:
                     self._good.setdefault(identifier, (number, offset))
+                elif fault is not None and fault.final:
+                    self._final.setdefault(identifier, (number, offset))
                 else:
                     self._bad.setdefault(identifier, []).append((number, offset))
             if unreadable:
@@ -135,13 +143,13 @@ class _Answers:
 
         Tokens of answers that could not be used are part of it.
         """
-        good = self._good.get(identifier)
-        places = self._bad.get(identifier, [])
-        if good is None and len(places) < give_up_after:
+        decisive = [held[identifier] for held in (self._final, self._good) if identifier in held]
+        places = [*self._bad.get(identifier, []), *decisive]
+        if not decisive and len(places) < give_up_after:
             return None
-        places = [*places, *([] if good is None else [good])]
         read = [_read_answer(request, self._read(at)) for at in places]
-        answer, _, error = read[-1]
+        answer, _, fault = read[-1]
+        error = None if fault is None else f"{fault.kind}: {fault.detail}"
         return replace(
             answer or ChatAnswer(request.id, error=error),
             attempts=len(read),
@@ -173,17 +181,25 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 def _read_answer(
     request: ChatRequest, row: Mapping[str, Any]
-) -> tuple[ChatAnswer | None, tuple[int, int], str | None]:
-    """A line's answer or None; prompt and completion tokens; the error, as `kind: detail`."""
+) -> tuple[ChatAnswer | None, tuple[int, int], Fault | None]:
+    """A line's answer or None; prompt and completion tokens; the fault for want of an answer."""
     response = row.get("response")
     response = response if isinstance(response, dict) else {}
-    body, status = response.get("body"), response.get("status_code", 200)
-    if row.get("error") or status != 200 or not isinstance(body, dict):
-        said = json.dumps(row.get("error") or body or "no reason given", ensure_ascii=False)
-        kind = f"http-{status}" if response.get("status_code") else "http-unknown"
-        return None, (0, 0), f"{kind}: {' '.join(said.split())[:300]}"
-    answer, paid, fault = read_completion(request, body)
-    return answer, paid, None if fault is None else f"{fault.kind}: {fault.detail}"
+    body, status = response.get("body"), response.get("status_code")
+    if row.get("error") or status not in (None, 200) or not isinstance(body, dict):
+        said = redact(_said(row.get("error") or body or "no reason given"))
+        if isinstance(status, int) and status >= 400:
+            return None, (0, 0), status_fault(status, said)
+        kind = f"http-{status}" if status else "http-unknown"
+        return None, (0, 0), Fault(kind, " ".join(said.split())[:300])
+    return read_completion(request, body)
+
+
+def _said(error: Any) -> str:
+    """The message of an error, which services nest differently; else all of it."""
+    while isinstance(error, dict) and (inner := error.get("error") or error.get("message")):
+        error = inner
+    return error if isinstance(error, str) else json.dumps(error)
 
 
 class _BatchSession:

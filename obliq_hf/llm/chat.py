@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from obliq_hf.errors import ObliqError
+from obliq_hf.records import clean_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,6 +125,9 @@ class ChatRequest:
 class ChatAnswer:
     """What became of one request.
 
+    Its words are made encodable as those of a corpus are: NUL and lone surrogates, which JSON
+    allows, become U+FFFD wherever the answer comes from, a cache included.
+
     Attributes:
         id: The request's id.
         text: The answer without its thinking; None where there is none.
@@ -152,6 +156,10 @@ class ChatAnswer:
     cached: bool = False
     attempts: int = 0
     logprobs: tuple[dict[str, Any], ...] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        for name in ("text", "thinking", "finish_reason", "error"):
+            object.__setattr__(self, name, clean_metadata(getattr(self, name)))
 
     @property
     def usable(self) -> bool:

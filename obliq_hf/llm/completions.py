@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from obliq_hf.llm.chat import ChatAnswer
 from obliq_hf.llm.parsing import strip_thinking
 from obliq_hf.llm.retries import Fault
+from obliq_hf.records import clean_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from obliq_hf.llm.chat import ChatRequest
 
 __all__ = ["STRUCTURED", "completion_body", "prompt_bound", "read_completion", "tokens_told"]
+
+_TEMPLATE_TOKENS = 128
+"""What chat templates add by themselves: a system text of their own, the opening of the answer."""
+
+_MESSAGE_TOKENS = 8
+"""What chat templates put around a message: its role and its marks."""
 
 _CUT = ("max_tokens", "max_length", "model_length")
 """Other servers' words for `length`."""
@@ -26,12 +33,16 @@ STRUCTURED = ("response_format", "structured_outputs", "none")
 def completion_body(request: ChatRequest, *, structured: str = "response_format") -> dict[str, Any]:
     """The body of a chat-completion request, without the model's name and without empty fields.
 
+    Contents are made encodable, as texts from outside are.
+
     Args:
         request: The request.
         structured: One of :data:`STRUCTURED`.
     """
     body: dict[str, Any] = {
-        "messages": [{"role": m["role"], "content": m["content"]} for m in request.messages],
+        "messages": [
+            {"role": m["role"], "content": clean_metadata(m["content"])} for m in request.messages
+        ],
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
     }
@@ -68,8 +79,18 @@ def _choice_schema(choices: list[str]) -> dict[str, Any]:
 
 
 def prompt_bound(request: ChatRequest) -> int:
-    """More tokens than the prompt is likely to have, for reserving budget."""
-    return sum(len(m["content"].encode()) // 3 + 8 for m in request.messages)
+    """Most tokens that the prompt can have, for reserving budget.
+
+    A token of a byte-level tokenizer stands for at least one byte, so there are no more tokens
+    than bytes, however rare the text; digits often take one each. The form that is asked for
+    counts too, since some servers write it into the prompt, and so does what a chat template adds.
+    """
+    told = [m["content"] for m in request.messages]
+    form = request.schema or (None if request.choices is None else list(request.choices))
+    if form is not None:
+        told.append(json.dumps(form, default=dict))
+    size = sum(len(clean_metadata(text).encode()) for text in told)
+    return size + _MESSAGE_TOKENS * len(request.messages) + _TEMPLATE_TOKENS
 
 
 def read_completion(
@@ -144,9 +165,12 @@ def _logprobs(choice: Mapping[str, Any]) -> tuple[dict[str, Any], ...] | None:
         return None
     return tuple(
         {
-            "token": entry.get("token"),
+            "token": clean_metadata(entry.get("token")),
             "logprob": entry.get("logprob"),
-            "top": [[t.get("token"), t.get("logprob")] for t in entry.get("top_logprobs") or []],
+            "top": [
+                [clean_metadata(t.get("token")), t.get("logprob")]
+                for t in entry.get("top_logprobs") or []
+            ],
         }
         for entry in content
     )

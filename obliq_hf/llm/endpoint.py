@@ -71,7 +71,8 @@ class EndpointClient(SessionClient):
         timeout: Seconds before a call counts as lost.
         retry: When and how often a failed call is repeated.
         budget: Limits in calls, tokens, money; requests beyond them are answered with the error
-            `budget` and calls under way are finished. A call of which nobody says what it took
+            `budget` and calls under way are finished. A request waits where these may leave room
+            for it. A call of which nobody says what it took
             (no `usage` in the reply, lost on the way) counts with its largest size.
         price: Of a million tokens, for the budget and the accounting.
         structured: How a schema is enforced: `"response_format"` (the standard), vLLM's own
@@ -129,6 +130,7 @@ class EndpointClient(SessionClient):
         self._thread: threading.Thread | None = None
         self._http: Any = None
         self._slots: asyncio.Semaphore | None = None
+        self._settled: asyncio.Event | None = None
         self._pause_until = 0.0
         self._last_success: float | None = None
         self._fatal: LLMError | None = None
@@ -165,6 +167,7 @@ class EndpointClient(SessionClient):
             )
             loop = asyncio.new_event_loop()
             self._slots = asyncio.Semaphore(self.concurrency)
+            self._settled = asyncio.Event()
             self._thread = threading.Thread(target=loop.run_forever, name="obliq-llm", daemon=True)
             self._thread.start()
             self._loop = loop
@@ -192,11 +195,8 @@ class EndpointClient(SessionClient):
         while True:
             assert self._slots is not None
             async with self._slots:
-                await self._pause()
-                if self._fatal is not None:
-                    raise self._fatal
                 reserved = (prompt_bound(request), request.max_tokens)
-                refusal = self._ledger.reserve(*reserved)
+                refusal = await self._admit(*reserved)
                 if refusal is not None:
                     fault = Fault("budget", refusal, final=True)
                     break
@@ -221,6 +221,7 @@ class EndpointClient(SessionClient):
                     )
                 finally:
                     self._ledger.settle(reserved, charged)
+                    self._wake()
                     self._calling.discard(task)
             spent_in, spent_out = spent_in + paid[0], spent_out + paid[1]
             now = time.monotonic()
@@ -279,6 +280,24 @@ class EndpointClient(SessionClient):
         if self._last_success is None and fault.outage == "down":
             return now - first_outage > self.retry.first_patience
         return now - max(first_outage, self._last_success or 0.0) > self.retry.patience
+
+    async def _admit(self, prompt_tokens: int, completion_tokens: int) -> str | None:
+        """Reserve room for a call, waiting for that of calls under way; else why there is none."""
+        while True:
+            await self._pause()
+            if self._fatal is not None:
+                raise self._fatal
+            refusal = self._ledger.reserve(prompt_tokens, completion_tokens)
+            if refusal is None or not self._ledger.may_fit_later(prompt_tokens, completion_tokens):
+                return refusal
+            assert self._settled is not None
+            await self._settled.wait()
+
+    def _wake(self) -> None:
+        """Let those that wait for room in the budget look again."""
+        settled, self._settled = self._settled, asyncio.Event()
+        if settled is not None:
+            settled.set()
 
     async def _pause(self) -> None:
         while (wait := self._pause_until - time.monotonic()) > 0:

@@ -3,7 +3,8 @@ r"""Getting the answer out of what a model wrote: thinking blocks, fences, prose
 The order is strict first: the whole text as JSON; then one tolerant parse that takes the last
 complete object in the text (fences, prose before and after, trailing commas and raw line breaks in
 strings are put up with); else a :class:`ParseFailure` with its reason. Never a number, a string or
-a list where an object is due, and never a draft from inside a thinking block.
+a list where an object is due, and never a draft from inside a thinking block. Strings that JSON's
+escapes make unfit for a file, with NUL or a lone surrogate, are cleaned as a corpus's texts are.
 
     >>> parse_object('For {project}: {"q": "x",}', ["q"])
     {'q': 'x'}
@@ -18,6 +19,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from obliq_hf.errors import ObliqError
+from obliq_hf.records import clean_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +108,7 @@ def parse_object(text: str, required: Sequence[str] = ()) -> dict[str, Any]:
         required: Fields that must be there and be non-empty text.
 
     Returns:
-        The object, other fields included.
+        The object, other fields included, with NUL and lone surrogates replaced by U+FFFD.
 
     Raises:
         ParseFailure: There is no such object; `reason` says of what kind the answer is.
@@ -153,7 +155,7 @@ def answer_object(answer: ChatAnswer, required: Sequence[str] = ()) -> dict[str,
 
 def _strict(text: str) -> Any:
     try:
-        return json.loads(text)
+        return clean_metadata(json.loads(text))
     except (ValueError, RecursionError):
         return None
 
@@ -201,7 +203,7 @@ def _closing(text: str, start: int) -> int | None:
 def _tolerant(text: str) -> Any:
     for candidate in (text, _without_commas(text)):
         try:
-            return json.loads(candidate, strict=False)
+            return clean_metadata(json.loads(candidate, strict=False))
         except (ValueError, RecursionError):
             continue
     return None

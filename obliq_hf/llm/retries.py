@@ -11,7 +11,15 @@ from typing import Literal
 
 from obliq_hf.errors import ObliqError
 
-__all__ = ["Fault", "RetryPolicy", "fault_of", "redact", "spread", "transport_errors"]
+__all__ = [
+    "Fault",
+    "RetryPolicy",
+    "fault_of",
+    "redact",
+    "spread",
+    "status_fault",
+    "transport_errors",
+]
 
 _FATAL = {
     401: "it refused the key",
@@ -118,7 +126,10 @@ def fault_of(error: Exception, secret: str | None = None) -> Fault:
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if isinstance(error, HfHubHTTPError):
-        return _status_fault(error, secret)
+        response = error.response
+        said = redact(str(error.server_message or response.text or "").strip(), secret)
+        after = _retry_after(response.headers.get("retry-after"))
+        return status_fault(response.status_code, said, retry_after=after)
     if isinstance(error, OfflineModeIsEnabled):
         return Fault("offline", "HF_HUB_OFFLINE is set: the Hub cannot be asked", fatal=True)
     cause = error.__cause__ if isinstance(error.__cause__, httpx2.TimeoutException) else error
@@ -131,23 +142,22 @@ def fault_of(error: Exception, secret: str | None = None) -> Fault:
     return Fault("malformed", redact(f"the server's reply is no chat completion ({error})", secret))
 
 
-def _status_fault(error: object, secret: str | None) -> Fault:
-    response = error.response  # type: ignore[attr-defined]
-    status = response.status_code
-    said = redact(str(error.server_message or response.text or "").strip(), secret)  # type: ignore[attr-defined]
+def status_fault(status: int, said: str, *, retry_after: float | None = None) -> Fault:
+    """Sort an HTTP status that is no success, of a server's reply or of a batch's, into a fault.
+
+    Args:
+        status: The status.
+        said: What the server said; without secrets.
+        retry_after: Seconds the server asked to wait.
+    """
     said = " ".join(said.split())[:300]
     kind = f"http-{status}"
     if status in _FATAL:
         return Fault(kind, f"{_FATAL[status]} (HTTP {status}: {said})", final=True, fatal=True)
     if status in (429, 503):
-        after = _retry_after(response.headers.get("retry-after"))
-        return Fault(kind, said or "busy", outage="busy", retry_after=after)
+        return Fault(kind, said or "busy", outage="busy", retry_after=retry_after)
     if status in _AGAIN or status >= 500:
-        return Fault(
-            kind,
-            said or "server error",
-            retry_after=_retry_after(response.headers.get("retry-after")),
-        )
+        return Fault(kind, said or "server error", retry_after=retry_after)
     if status in (400, 413, 422) and (status == 413 or _TOO_LONG.search(said)):
         return Fault("too-long", said or "the request is too long", final=True)
     return Fault(kind, said or "refused", final=True)

@@ -33,6 +33,12 @@ def test_the_commands_work_against_a_server_and_report_what_they_did(tmp_path: P
     said = capsys.readouterr().out
     assert "10 queries from 10 documents" in said
     assert "20 calls" in said
+    report = json.loads((tmp_path / "q" / "report.json").read_text(encoding="utf-8"))
+    counts = report["counts"]
+    paid = counts["prompt_tokens"] + 2 * counts["completion_tokens"]
+    assert paid > 0
+    assert report["cost"] == pytest.approx(paid / 1e6)
+    assert "| cost | " in (tmp_path / "q" / "report.md").read_text(encoding="utf-8")
     status = main(
         ["queries", "report", str(tmp_path / "q"), "--corpus", str(tmp_path), "--price-prompt", "1"]
     )

@@ -9,21 +9,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from llm_server import Reply, ScriptedServer, oblique_reply
+from batch_service import answer_requests
+from llm_server import Reply, ScriptedServer, oblique_reply, prompt_of
 from query_corpus import (
     FAST,
     TASK,
     corpus_of,
     everything_is_accounted_for,
-    rows_of,
+    stage_of,
 )
 
 from dataset_builders.synthetic_queries import (
     synthesize,
 )
 from obliq_hf.files import hash_files
-from obliq_hf.llm import BatchPending, Budget, CachedClient, EndpointClient, LLMError
+from obliq_hf.llm import BatchPending, Budget, CachedClient, EndpointClient, LLMError, Price
 from obliq_hf.llm.batch_files import BatchFileClient
+from obliq_hf.records import Corpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,35 +111,41 @@ def test_a_server_that_is_lost_stops_the_run_and_what_was_paid_for_is_kept(tmp_p
     assert server.calls - before == 40 - 12
 
 
-def test_both_stages_run_through_batch_files(tmp_path: Path):
+def test_both_stages_run_through_batch_files_and_the_price_is_reported(tmp_path: Path):
     corpus = corpus_of(12)
     folder = tmp_path / "batch"
 
     def run():
-        client = CachedClient(BatchFileClient(folder, model="m"), tmp_path / "c.sqlite")
+        batch = BatchFileClient(folder, model="m", price=Price(1.0, 2.0))
+        client = CachedClient(batch, tmp_path / "c.sqlite")
         return synthesize(TASK, corpus, client, tmp_path / "out")
 
     for number in (1, 2):
         with pytest.raises(BatchPending, match="12 requests"):
             run()
-        lines = []
-        for row in rows_of(folder / f"requests-{number:04d}.jsonl"):
-            message = {"role": "assistant", "content": oblique_reply(row["body"])}
-            lines.append(
-                json.dumps(
-                    {
-                        "custom_id": row["custom_id"],
-                        "error": None,
-                        "response": {
-                            "status_code": 200,
-                            "body": {
-                                "choices": [
-                                    {"index": 0, "finish_reason": "stop", "message": message}
-                                ]
-                            },
-                        },
-                    }
-                )
-            )
-        (folder / f"answers-{number:04d}.jsonl").write_text("\n".join(reversed(lines)) + "\n")
+        answer_requests(folder, number, oblique_reply)
     assert run().written == 12
+    report = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    assert report["cost"] == pytest.approx(24 * (10 + 2 * 5) / 1e6)
+
+
+def test_a_document_too_long_for_a_batch_is_shortened_in_the_next_file(tmp_path: Path):
+    texts = ["A short text about nothing at all.", "word " * 3000, "Another short text."]
+    corpus, folder = Corpus(["a", "b", "c"], texts), tmp_path / "batch"
+
+    def script(body):
+        if len(prompt_of(body)) > 10_000:
+            return 400, "This model's maximum context length is 2000 tokens"
+        return oblique_reply(body)
+
+    asked = []
+    while True:
+        client = CachedClient(BatchFileClient(folder, model="m"), tmp_path / "c.sqlite")
+        try:
+            report = synthesize(TASK, corpus, client, tmp_path / "out")
+            break
+        except BatchPending:
+            bodies = answer_requests(folder, len(asked) + 1, script)
+            asked.append(sorted(stage_of(body) for body in bodies))
+    assert asked == [["a", "a", "a"], ["a", "b", "b"], ["b"]]
+    assert (report.written, report.cut_documents) == (3, 1)

@@ -132,8 +132,11 @@ def test_a_recipe_says_how_the_model_is_asked_and_what_it_may_cost(
     assert not any("response_format" in body for body in server.bodies)
     counts = read_json(tmp_path / "synthesis" / "echo" / "queries.json")["counts"]
     assert counts["written"] + counts["failed"]["budget"] == 12
+    assert "cost" not in read_json(tmp_path / "synthesis" / "echo" / "report.json")
+    words += ["--llm.price_prompt", "1", "--llm.price_completion", "2"]
     run(recipe_file, server, tmp_path, *words, "--llm.budget_calls", "30", until="queries")
     assert server.calls == 24
+    assert read_json(tmp_path / "synthesis" / "echo" / "report.json")["cost"] > 0
     assert len(rows_of(tmp_path / "queries" / "echo.jsonl")) == 12
 
 

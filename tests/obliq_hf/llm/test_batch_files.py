@@ -136,11 +136,83 @@ def test_a_request_always_answered_in_error_is_given_up(tmp_path: Path):
             client.complete_all(many(1))
         asked = requests_in(tmp_path / f"requests-{number:04d}.jsonl")
         (tmp_path / f"answers-{number:04d}.jsonl").write_text(
-            answer_line(asked[0]["custom_id"], {"message": "no"}, status=400)
+            answer_line(asked[0]["custom_id"], {"message": "no"}, status=500)
         )
     answer = client.complete_all(many(1))["0"]
-    assert answer.error_kind == "http-400"
-    assert "no" in answer.error
+    assert answer.error == "http-500: no"
+    assert answer.attempts == 2
+
+
+TOO_LONG = {"message": "This model's maximum context length is 512 tokens.", "code": 400}
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "status", "kind"),
+    [
+        ({"error": TOO_LONG}, None, 400, "too-long"),
+        (None, {"object": "error", "error": TOO_LONG}, 400, "too-long"),
+        (None, "the prompt exceeds the context window", 422, "too-long"),
+        ({"error": {"code": "context_length_exceeded"}}, None, 400, "too-long"),
+        ({"message": "no"}, None, 413, "too-long"),
+        ({"error": {"message": "unknown field 'top_k'"}}, None, 400, "http-400"),
+        ({"message": "no key"}, None, 401, "http-401"),
+        ({"message": "no such model"}, None, 404, "http-404"),
+        ({}, None, 418, "http-418"),
+    ],
+)
+def test_an_error_that_asking_again_cannot_help_is_the_answer_at_once(
+    tmp_path: Path, body, error, status, kind
+):
+    client = BatchFileClient(tmp_path, model="m")
+    with pytest.raises(BatchPending):
+        client.complete_all(many(1))
+    (asked,) = requests_in(tmp_path / "requests-0001.jsonl")
+    (tmp_path / "answers-0001.jsonl").write_text(
+        answer_line(asked["custom_id"], body, status=status, error=error)
+    )
+    answer = client.complete_all(many(1))["0"]
+    assert (answer.error_kind, answer.attempts) == (kind, 1)
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503])
+def test_an_error_that_may_pass_is_asked_again(tmp_path: Path, status):
+    client = BatchFileClient(tmp_path, model="m")
+    for number in (1, 2):
+        with pytest.raises(BatchPending):
+            client.complete_all(many(1))
+        (asked,) = requests_in(tmp_path / f"requests-{number:04d}.jsonl")
+        (tmp_path / f"answers-{number:04d}.jsonl").write_text(
+            answer_line(asked["custom_id"], {"message": "busy"}, status=status)
+            if number == 1
+            else answer_line(asked["custom_id"], completion("good"))
+        )
+    answer = client.complete_all(many(1))["0"]
+    assert (answer.text, answer.attempts) == ("good", 2)
+
+
+def test_a_good_answer_beside_a_final_error_is_taken(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m")
+    with pytest.raises(BatchPending):
+        client.complete_all(many(1))
+    (asked,) = requests_in(tmp_path / "requests-0001.jsonl")
+    (tmp_path / "answers-0001.jsonl").write_text(
+        answer_line(asked["custom_id"], completion("good"))
+        + answer_line(asked["custom_id"], {"message": "no"}, status=400)
+    )
+    assert client.complete_all(many(1))["0"].text == "good"
+
+
+def test_what_no_file_can_hold_is_cleaned_in_requests_and_errors(tmp_path: Path):
+    client = BatchFileClient(tmp_path, model="m", give_up_after=1)
+    asked = [ask("a \ud83d and \x00")]
+    with pytest.raises(BatchPending):
+        client.complete_all(asked)
+    (row,) = requests_in(tmp_path / "requests-0001.jsonl")
+    assert prompt_of(row["body"]) == "a \ufffd and \ufffd"
+    (tmp_path / "answers-0001.jsonl").write_text(
+        answer_line(row["custom_id"], {"message": "of \ud83d"}, status=500)
+    )
+    assert client.complete_all(asked)["r"].error == "http-500: of \ufffd"
 
 
 @pytest.mark.parametrize("said", [None, "", " ", "<think>I think so</think>"])

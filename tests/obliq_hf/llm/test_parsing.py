@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from obliq_hf.llm import ChatAnswer, ParseFailure, answer_object, parse_object, strip_thinking
+from obliq_hf.llm.cache import decode_answer
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,22 @@ from obliq_hf.llm import ChatAnswer, ParseFailure, answer_object, parse_object, 
 )
 def test_the_last_complete_object_with_the_field_is_taken(text):
     assert parse_object(text, ["q"])["q"] == "x"
+
+
+@pytest.mark.parametrize("text", ['{"q": "a \\ud83d \\u0000"}', 'So: {"q": "a \\ud83d \\u0000",}'])
+def test_lone_surrogates_and_nul_in_an_object_are_replaced(text):
+    assert parse_object(text, ["q"]) == {"q": "a \ufffd \ufffd"}
+
+
+def test_the_words_of_an_answer_can_be_encoded_wherever_it_comes_from():
+    stored = '{"text": "a \\ud83d", "thinking": "\\u0000", "finish_reason": "stop"}'
+    for answer in (
+        ChatAnswer("i", text="a \ud83d", thinking="\x00", error="http-500: \udc00"),
+        decode_answer(stored, "i"),
+    ):
+        assert (answer.text, answer.thinking) == ("a \ufffd", "\ufffd")
+        f"{answer.error}".encode()
+    assert ChatAnswer("i", text="whole: \U0001f600").text == "whole: \U0001f600"
 
 
 def test_a_raw_line_break_inside_a_string_is_kept():
