@@ -19,7 +19,7 @@ __all__ = ["TILE_ROWS", "CandidatePool"]
 
 _PAIR_NUMBERS = 1 << 17  # multiplied in double precision at once; they stay in the cache
 TILE_ROWS = 2048  # with so many documents at once the scores stay in the cache
-_CROWD = 3  # times as many candidates as are wanted: the product is too coarse for such scores
+_CROWD = (3, 64)  # that many times those wanted and more: scores lie too close for the product
 
 
 class CandidatePool:
@@ -113,7 +113,8 @@ class CandidatePool:
     def _is_too_coarse(self, candidates: int) -> bool:
         """Whether scores lie so close together that the product tells too few of them apart."""
         fine = isinstance(self.product, Float32Product)
-        return not fine and candidates > _CROWD * self.size * self.width
+        times, more = _CROWD
+        return not fine and candidates > self.size * (times * self.width + more)
 
     def _multiply_finely(self) -> None:
         """Go on in single precision, with exact scores of all candidates so far."""
