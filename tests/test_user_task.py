@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from llm_server import ScriptedServer, oblique_reply, prompt_of
 from sentence_transformers import SentenceTransformer
+from small_recipe import HABITS
 
 from obliq_hf.cli import main
 from obliq_hf.files import read_json, write_jsonl
@@ -43,13 +44,6 @@ training:
   save_steps: 4
   dev_split: dev
 """
-
-HABITS = {
-    "ann": "the old king said upon the night that he would then come home and it was cold",
-    "ben": "we saw red fire over the blue sea while they sang a song of war and peace",
-    "cat": "my little son my dear daughter there is no love without fear in this house",
-    "dan": "who would open the door when the horse is gone from the green field by the river",
-}
 
 
 def write_source(folder: Path) -> Path:

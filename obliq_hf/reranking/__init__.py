@@ -14,7 +14,8 @@
 `sweep`            `sweep`: many settings over the same pools
 `asking`           `Asking`: prompts, forms of answer, budgets of texts
 `candidates`       `pools_from_run`, `TextBudget`
-`parser`           `parse_ranking`: the one parser for answers; `other_lists` are no rankings
+`parser`           `parse_ranking`: the one parser for answers; `json_lists` are what it reads as
+                   JSON, `other_lists` are no rankings
 `settings`         `RerankSettings`: rerankers as plain values
 `policy`           `Policy`: the reranker of each task, chosen on development queries
 `oracle`           `OracleClient`: a judge that knows the answer and errs at a stated rate

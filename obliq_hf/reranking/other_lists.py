@@ -15,13 +15,31 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["LIST_KEYS", "names_ranking", "names_scores", "without_other_lists"]
+__all__ = [
+    "DISMISSES",
+    "LABEL",
+    "LIST_KEYS",
+    "names_ranking",
+    "names_scores",
+    "without_other_lists",
+]
 
 LIST_KEYS = (
     "ranking", "order", "ranked", "selection", "selected", "documents", "ids", "identifiers",
     "result", "results", "answer",
 )  # fmt: skip
 """JSON keys of a ranking, before any other key of the same object."""
+LABEL = r"(?:document|doc|passage|text|candidate|item|identifier|id)"
+"""Words before an identifier."""
+DISMISSES = re.compile(
+    rf"(?:\b(?:not|never)\s+(?:\w+\s+)?(?:chosen|selected|included|ranked|picked|relevant)"
+    rf"|\b(?:unchosen|unselected|unranked|irrelevant|reject\w*|exclud\w*|omit\w*|discard\w*"
+    rf"|dropp\w*|dismiss\w*|le(?:ft|ave|aving)\s+out)"
+    rf"|^\W*(?:the\s+)?(?:rest|others?|remaining)\b)"
+    rf"(?:[^.:!?\n]{{0,60}}:|\s+(?:are|were|the|both|{LABEL}s?))*[\s*_`\"'(\[]*$",
+    re.IGNORECASE,
+)
+"""Words before a list of what was not chosen."""
 _LAST_WORDS = {
     *LIST_KEYS, "rankings", "ordering", "ordered", "sorted", "permutation", "choice", "choices",
     "chosen", "picks", "picked", "best", "top", "relevant", "docs", "passages", "texts",

@@ -34,15 +34,10 @@ import json
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from obliq_hf.llm.parsing import declines, strip_thinking
-from obliq_hf.reranking.other_lists import (
-    LIST_KEYS,
-    names_ranking,
-    names_scores,
-    without_other_lists,
-)
+from obliq_hf.reranking.json_lists import identifiers_of
+from obliq_hf.reranking.other_lists import DISMISSES, LABEL, LIST_KEYS, without_other_lists
 
 __all__ = ["FAULTS", "ParsedRanking", "parse_ranking"]
 
@@ -63,19 +58,18 @@ _WIDE = str.maketrans(
     "０１２３４５６７８９［］【】〔〕（）＞》〉，、：；＃｛｝＂",
     '0123456789[][][]()>>>,,:;#{}"',
 )
-_LABEL = r"(?:document|doc|passage|text|candidate|item|identifier|id)"
 _JOIN = r"\s*(?:,|;|>|&|\band\b|,\s*and\b)\s*"
 _NUMBER = r"[0-9]{1,9}(?![0-9]|\.[0-9]|%)"
 _MENTION = re.compile(
-    rf"\[\s*(?:{_LABEL}s?\s*[:#]?\s*)?(?P<bracket>[0-9]{{1,9}}(?:{_JOIN}[0-9]{{1,9}})*)\s*\]"
-    rf"|\b{_LABEL}s(?:\s*[:#]|\s)\s*(?P<plural>{_NUMBER}(?:{_JOIN}{_NUMBER})+)"
-    rf"|\b{_LABEL}s?[\s_\-:#\"*]*(?P<single>{_NUMBER})"
+    rf"\[\s*(?:{LABEL}s?\s*[:#]?\s*)?(?P<bracket>[0-9]{{1,9}}(?:{_JOIN}[0-9]{{1,9}})*)\s*\]"
+    rf"|\b{LABEL}s(?:\s*[:#]|\s)\s*(?P<plural>{_NUMBER}(?:{_JOIN}{_NUMBER})+)"
+    rf"|\b{LABEL}s?[\s_\-:#\"*]*(?P<single>{_NUMBER})"
     rf"|(?<![\w.])(?P<chain>[0-9]{{1,9}}(?:\s*>\s*[0-9]{{1,9}})+)(?![\w.])",
     re.IGNORECASE,
 )
 _GAP = re.compile(
     rf"""(?:[\s>,;:|=*_`~./\-–—→<"'()\[\]{{}}\#&]
-        |\b(?:and|then|{_LABEL}s?)\b
+        |\b(?:and|then|{LABEL}s?)\b
         |(?:relevance|relevancy|score|confidence|rating)\w*[\s"':=]*[\w.%]+
         |(?<![^\s])(?:rank\s*)?\#?[0-9]{{1,3}}[.):](?=\s)
     )*+""",
@@ -89,27 +83,12 @@ _ANNOUNCES = re.compile(
     r"[\s*_`\"'(\[{]*$",
     re.IGNORECASE,
 )
-_DISMISSES = re.compile(
-    rf"(?:\b(?:not|never)\s+(?:\w+\s+)?(?:chosen|selected|included|ranked|picked|relevant)"
-    rf"|\b(?:unchosen|unselected|unranked|irrelevant|reject\w*|exclud\w*|omit\w*|discard\w*"
-    rf"|dropp\w*|dismiss\w*|le(?:ft|ave|aving)\s+out)"
-    rf"|^\W*(?:the\s+)?(?:rest|others?|remaining)\b)"
-    rf"(?:[^.:!?\n]{{0,60}}:|\s+(?:are|were|the|both|{_LABEL}s?))*[\s*_`\"'(\[]*$",
-    re.IGNORECASE,
-)
 _BEFORE = 160
 """Characters before a list that can announce it."""
 _AS_ASKED = re.compile(r"\[[0-9]{1,9}\](?: ?> ?\[[0-9]{1,9}\])*")
 _NOTHING_ELSE = re.compile(r"[0-9]{1,9}(?:[\s,;>]+(?:and\s+)?[0-9]{1,9})*")
 _OPEN_LIST = re.compile(r"\[\s*((?:\"?[0-9]{1,9}\"?\s*,\s*)+)[^\]\[]*$")
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_ID_KEYS = (
-    "id", "identifier", "document", "document_id", "doc", "doc_id", "docid", "passage",
-    "passage_id", "index", "candidate", "number",
-)  # fmt: skip
-_IDENTIFIER = re.compile(
-    rf"\s*\[?\s*(?:(?:{_LABEL}|D)\s*[_\-:#]?\s*)?\[?\s*([0-9]{{1,9}})\s*\]?\s*\]?\s*", re.IGNORECASE
-)
 _LETTERS = re.compile(r"\[\s*([A-Z])\s*\]")
 _ONLY_LETTERS = re.compile(r"[A-Z](?:[\s,;>]+[A-Z])*")
 
@@ -226,7 +205,7 @@ def _chains(answer: str, cut: bool) -> list[_Chain]:
         numbers = [int(n) for n in re.findall(r"[0-9]+", rest.group(1))]
         found.append(_Chain(tuple(numbers), rest.start(), len(answer), sure=True, place=1))
     tight = _tight_chains(answer, cut)
-    found = [*found, *(c for c in tight if not _announced(answer, c, _DISMISSES))]
+    found = [*found, *(c for c in tight if not _announced(answer, c, DISMISSES))]
     return _placed([*found, *_line_lists(answer, tight)], answer)
 
 
@@ -347,7 +326,7 @@ def _json_chains(answer: str, plain: str) -> list[_Chain]:
         except (ValueError, RecursionError):
             position = start + 1
             continue
-        numbers = _listed(value)
+        numbers = identifiers_of(value)
         if isinstance(value, list) and plain[start] != answer[start]:
             numbers = None
         if numbers and (isinstance(value, dict) or len(numbers) > 1):
@@ -355,56 +334,6 @@ def _json_chains(answer: str, plain: str) -> list[_Chain]:
             found.append(_Chain(tuple(numbers), start, end, sure=True, place=2 if known else 0))
         position = end
     return found
-
-
-def _listed(value: Any) -> list[int] | None:
-    """The identifiers in a JSON value, or None where it is no ranking."""
-    if isinstance(value, dict):
-        lists = [value[k] for k in LIST_KEYS if isinstance(value.get(k), list)]
-        if lists:
-            return _listed(lists[0])
-        others = {
-            key: v
-            for key, v in value.items()
-            if isinstance(v, list)
-            and not _DISMISSES.search(_said(key))
-            and not names_scores(_said(key))
-        }
-        if len(others) != 1:
-            return None
-        ((key, items),) = others.items()
-        return _listed(items) if names_ranking(_said(key)) or all(map(_written, items)) else None
-    if not isinstance(value, list):
-        return None
-    numbers = [_identifier(item) for item in value]
-    return None if any(n is None for n in numbers) else [n for n in numbers if n is not None]
-
-
-def _said(key: Any) -> str:
-    return str(key).replace("_", " ")
-
-
-def _written(item: Any) -> bool:
-    """Whether an item of a JSON list is written as an identifier: "[3]", "doc 3", an object."""
-    if isinstance(item, str):
-        return _identifier(item) is not None and not item.strip().isdecimal()
-    return isinstance(item, dict) and _identifier(item) is not None
-
-
-def _identifier(item: Any) -> int | None:
-    if isinstance(item, bool):
-        return None
-    if isinstance(item, int):
-        return item
-    if isinstance(item, str):
-        written = _IDENTIFIER.fullmatch(item)
-        return int(written.group(1)) if written else None
-    if isinstance(item, dict):
-        keys = {str(key).lower(): value for key, value in item.items()}
-        return next((_identifier(keys[k]) for k in _ID_KEYS if k in keys), None)
-    if isinstance(item, list) and len(item) == 1:
-        return _identifier(item[0])
-    return None
 
 
 def _choose(chains: list[_Chain], offered: int, wanted: int) -> _Chain | None:

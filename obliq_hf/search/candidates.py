@@ -56,7 +56,7 @@ class CandidatePool:
         self.parts: list[tuple[NDArray, NDArray, NDArray]] = []
 
     def add(self, block: Block) -> None:
-        """Score documents and keep what can still be among the best."""
+        """Score documents, whose largest norm is known, and keep what can be among the best."""
         rows = min(TILE_ROWS, len(block.vectors))
         scores = np.empty((rows, self.size), dtype=np.float32)
         mask = np.empty((rows, self.size), dtype=bool)
@@ -67,19 +67,17 @@ class CandidatePool:
 
     def _add_tile(self, block: Block, scores: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
         first, tile = block.first, block.vectors
-        norm = block.largest_norm
-        known = norm is not None
-        if norm is None:
-            norm = largest_norm_of(tile, first, "documents")
-        if norm > self.longest or block.residual > self.residual:
-            self.longest = max(self.longest, norm)
+        assert block.largest_norm is not None
+        if block.largest_norm > self.longest or block.residual > self.residual:
+            self.longest = max(self.longest, block.largest_norm)
             self.residual = max(self.residual, block.residual)
             if self.longest * self.product.norms.max() > self.product.largest:
                 self._multiply_finely()
-            self._set_bar()
+            else:
+                self._set_bar()
         count = len(tile)
         self.product.multiply(tile, scores)
-        if known and not np.isfinite(scores[:, 0]).all():
+        if not np.isfinite(scores[:, 0]).all():  # a norm written down says nothing of damage since
             largest_norm_of(tile, first, "documents")  # names the row
         low, high = np.searchsorted(self.hidden_row, (first, first + count))
         if high > low:
